@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench import life, rates, runs, steps, streams, terminal, trees
+from bench import extensions, life, page, rates, runs, steps, streams, terminal, trees
 from bench.report import Line, as_json, table
 from bench.server import Server, endpoint, home
 from bench.setting import Measure, Setting
@@ -31,7 +31,11 @@ MEASURES: dict[str, Measure] = {
     "calls": steps.tool_calls,
     "tool-start": trees.tool_start,
     "cancel-tree": trees.cancel_to_dead,
+    "mcp-call": extensions.mcp_call,
+    "mcp-unused": extensions.mcp_unused,
+    "lsp-edit": extensions.lsp_edit,
     "terminal": terminal.terminal_costs,
+    "page": page.page_costs,
     "submit": rates.submit_rate,
     "append": rates.append_rate,
 }

@@ -92,9 +92,11 @@ def endpoint() -> Iterator[Address]:
 
 
 class Server:
-    """The configuration of a `kedge serve` process. `home` holds its data; `run` can start a second process on it."""
+    """The configuration of a `kedge serve` process. `home` holds its data; `run` can start a second process on it.
 
-    def __init__(self, home: Path, model: Address) -> None:
+    `config`: further tables of its configuration file."""
+
+    def __init__(self, home: Path, model: Address, config: str = "") -> None:
         self.home = home
         self.workspace = home / "workspace"
         self.workspace.mkdir(parents=True, exist_ok=True)
@@ -102,6 +104,7 @@ class Server:
         (home / "config.toml").write_text(
             'model = "local/fake-large"\n[providers.local]\n'
             f'base_url = "http://{model.host}:{model.port}/v1"\napi_key = "a-key"\nmodels = [{{ id = "fake-large" }}]\n'
+            + config
         )
 
     @contextlib.contextmanager

@@ -36,7 +36,7 @@ async def tool_start(setting: Setting) -> list[Line]:
     async with setting.client() as client, client.stream() as stream:
         run_id = await client.submit(await client.session(), f"script: {steps} | say done", mode="yolo")
         await stream.until_complete(run_id)
-    first_ms, *through_ms = _call_times_ms(stream)
+    first_ms, *through_ms = call_times_ms(stream)
     started_ms, ended_ms, plain_ms = await _bare_times_ms(count, str(setting.running.server.workspace))
     through, warden, plain = median(through_ms), median(ended_ms), median(plain_ms)
     return [
@@ -56,11 +56,11 @@ async def tool_start(setting: Setting) -> list[Line]:
     ]
 
 
-def _call_times_ms(stream: Stream) -> list[float]:
-    """Return the times from each call to its result, as seen by a client."""
+def call_times_ms(stream: Stream, start: int = 0) -> list[float]:
+    """Return the times from each call to its result, as seen by a client, from the frame with index `start` on."""
     called: dict[str, float] = {}
     took_ms: list[float] = []
-    for frame in stream.find("message"):
+    for frame in stream.find("message", start):
         for part in frame.payload["parts"]:
             if part["type"] == "tool_call" and part["data"]["finished"]:
                 called.setdefault(part["data"]["id"], frame.at)

@@ -20,11 +20,15 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "Top level": schema.Config,
     "[providers.NAME]": schema.ProviderConfig,
     "[[providers.NAME.models]]": schema.ModelEntry,
+    "[mcp.NAME]": schema.McpServerConfig,
     "[permissions]": schema.PermissionsConfig,
     "[runs]": schema.RunsConfig,
     "[sandbox]": schema.SandboxConfig,
     "[tools]": schema.ToolsConfig,
     "[context]": schema.ContextConfig,
+    "[[hooks.EVENT]]": schema.HookEntry,
+    "[lsp]": schema.LspConfig,
+    "[lsp.servers.NAME]": schema.LanguageServerConfig,
     "[server]": schema.ServerConfig,
 }
 

@@ -21,6 +21,14 @@ def modules() -> dict[str, ast.Module]:
     return trees
 
 
+@cache
+def web_files() -> dict[str, str]:
+    """The source of the web page by path, without the generated types."""
+    paths = [path for name in ("src", "tests") for path in (ROOT / "web" / name).rglob("*.*")]
+    paths += [ROOT / "web" / "index.html", ROOT / "web" / "vite.config.ts"]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in sorted(paths) if path.name != "types.ts"}
+
+
 def package_of(module: str) -> str:
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "kedge"

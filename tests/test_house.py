@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "disk_space": set(),
     "process_identity": set(),
     "programs": set(),
+    "qr_code": set(),
     "slices": set(),
     "waiting": set(),
     "children": set(),
@@ -31,6 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools": {"tools", "core", "children", "programs", "waiting"},
     "warden": {"warden", "core", "waiting", "children"},
     "config": {"config", "core", "llm", "tools"},
+    "bridge": {"bridge", "core"},
+    "extensions": {"extensions", "bridge", "config", "core", "programs", "tools", "waiting"},
     "engine": {"engine", "config", "core", "store", "llm", "programs", "tools", "warden", "slices", "waiting"},
     "agent": {"agent", "engine", "config", "core", "store", "llm", "tools", "slices", "waiting"},
     "server": {
@@ -38,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "agent",
         "config",
         "engine",
+        "extensions",
         "wire",
         "core",
         "store",
@@ -49,8 +53,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kedge",
     },
     "client": {"client", "wire", "core", "paths", "waiting", "disk_space", "process_identity"},
-    "cli": {"cli", "client", "config", "wire", "core", "paths", "kedge", "disk_space"},
-    "tui": {"tui", "client", "wire", "core", "paths", "programs", "waiting"},
+    "cli": {"cli", "client", "config", "wire", "core", "paths", "kedge", "disk_space", "qr_code"},
+    "tui": {"tui", "client", "wire", "core", "paths", "programs", "qr_code", "waiting"},
     "testing": {"testing", "agent", "config", "core", "llm", "store", "tools", "engine", "wire", "server", "client"},
     "kedge": {"client", "server", "cli", "core", "paths"},
 }
@@ -58,7 +62,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 LATE_IMPORTS: dict[str, set[str]] = {
     "kedge.agent.model_choice": {"kedge.llm.transport"},
     "kedge.cli.workspace_lookup": {"kedge.cli.config_files"},
+    "kedge.cli.command_mcp": {"kedge.cli.mcp_browser_login", "kedge.cli.mcp_transport"},
+    "kedge.cli.mcp_browser_login": {"kedge.bridge.mcp_authorization"},
     "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.startup"},
+    "kedge.server.membership": {"kedge.server.cluster_member"},
+    "kedge.cli.command_store": {"kedge.store.locations"},
+    "kedge.store.locations": {"kedge.store.postgres_transfer"},
     "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.render.themes"},
     "kedge.cli.command_doctor": {"kedge.tools.ripgrep", "kedge.warden.base", "kedge.warden.warden"},
 }
@@ -91,6 +100,8 @@ BANNED_ALLOWED = {("kedge.wire.models", "notification")}
 #: Tests that replace a property of the machine (an older boot, a missing extension, a later clock), and those of the
 #: loop with virtual time, where sleeping costs nothing, and polls of other processes: path -> number of places.
 OTHER_MACHINES = {
+    "tests/cluster/nodes.py": 1,
+    "tests/warden/test_server_alive.py": 1,
     "tests/store/test_sqlite_damage.py": 4,
     "proof/sim/test_loop.py": 9,
     "tests/client/test_sync_client.py": 1,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import ROOT, SRC
+from tests.source import ROOT, SRC, web_files
 
 #: Phrases for comments, docstrings, messages and documents that have a plainer word.
 BANNED_PHRASES = [
@@ -89,7 +89,8 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def prose() -> Iterator[tuple[str, int, str]]:
-    """(path, line, text) of each text: all strings of the product, comments and docstrings elsewhere, documents."""
+    """(path, line, text) of each text: all strings of the product, comments and docstrings elsewhere, documents, and
+    the source of the web page."""
     for path, tree in python_files().items():
         if path == "tests/test_house_language.py" or "mutants" in path:
             continue
@@ -99,9 +100,10 @@ def prose() -> Iterator[tuple[str, int, str]]:
         for node in strings:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield path, node.lineno, node.value
-    for document in documents():
-        for number, block in enumerate(document.read_text().split("\n\n")):
-            yield str(document.relative_to(ROOT)), number, block
+    texts = {str(document.relative_to(ROOT)): document.read_text() for document in documents()} | web_files()
+    for name, text in texts.items():
+        for number, block in enumerate(text.split("\n\n")):
+            yield name, number, block
 
 
 def phrases() -> list[str]:

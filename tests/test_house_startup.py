@@ -50,7 +50,18 @@ def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
         "process_identity",
     }
     third_party = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"kedge"}
-    heavy = {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "textual", "rich", "anthropic", "openai"}
+    heavy = {
+        "uvicorn",
+        "uvloop",
+        "apsw",
+        "pydantic",
+        "pydantic_ai",
+        "mcp",
+        "textual",
+        "rich",
+        "anthropic",
+        "openai",
+    } | {"pygls"}
     assert third_party & heavy == set()
     assert {name for name in third_party if not name.startswith("_")} <= {
         "anyio",
@@ -86,12 +97,69 @@ def test_terminal_loads_no_server_module() -> None:
         "errors",
         "paths",
         "programs",
+        "qr_code",
         "waiting",
         "disk_space",
         "process_identity",
     }
     third_party = {name.split(".")[0] for name in loaded}
-    assert third_party & {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "anthropic", "openai"} == set()
+    assert (
+        third_party & {"segno", "uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "anthropic", "openai"}
+        == set()
+    )
+
+
+def test_unused_extensions_load_no_library(tmp_path: Path) -> None:
+    """Read the extensions of a workspace with nothing configured, and with some of each kind that are not used."""
+    skill = tmp_path / ".kedge" / "skills" / "s" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text("---\ndescription: Helps.\n---\nDo it.")
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "import kedge.server.startup\n"
+        "from kedge.config.load import to_config\n"
+        "from kedge.config.schema import Config\n"
+        "from kedge.config.trust import TrustList\n"
+        "from kedge.extensions.part import ExtensionHost\n"
+        "from kedge.extensions.workspace_extensions import WorkspaceExtensions\n"
+        "from kedge.tools.file_threads import FileThreads\n"
+        "path = Path(sys.argv[1])\n"
+        "empty = path / 'empty'\n"
+        "empty.mkdir()\n"
+        "def extensions_of(root):\n"
+        "    host = ExtensionHost(root, FileThreads(''), None, print, root, root, TrustList())\n"
+        "    return WorkspaceExtensions(host)\n"
+        "nothing = extensions_of(empty)\n"
+        "asyncio.run(nothing.refresh(Config()))\n"
+        "assert nothing.tools() == ()\n"
+        "some = {\n"
+        "    'mcp': {'x': {'command': 'x'}},\n"
+        "    'hooks': {'PreToolUse': [{'command': 'x'}]},\n"
+        "    'lsp': {'enabled': True, 'servers': {'x': {'command': sys.executable, 'extensions': ['.x']}}},\n"
+        "}\n"
+        "extensions = extensions_of(path)\n"
+        "asyncio.run(extensions.refresh(to_config(some, path)))\n"
+        "assert {'mcp_tools', 'skill'} <= {tool.name for tool in extensions.tools()}\n"
+        "assert {'mcp', 'hook', 'lsp', 'skill'} <= {state.kind for state in extensions.states()}\n"
+        "assert not extensions.has_processes\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=50, check=True
+    )
+    libraries = {
+        "mcp",
+        "mcp_types",
+        "pydantic",
+        "pydantic_core",
+        "pygls",
+        "lsprotocol",
+        "cattrs",
+        "httpx2",
+        "jsonschema",
+    }
+    assert set(done.stdout.split()) & libraries == set()
 
 
 def test_native_models_load_no_provider_library() -> None:
@@ -104,5 +172,22 @@ def test_native_models_load_no_provider_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
     heavy = {"pydantic", "pydantic_ai", "openai", "anthropic", "google", "boto3", "botocore", "mistralai", "cohere"}
-    heavy |= {"groq", "genai_prices", "xllamacpp", "bs4", "markdownify", "tree_sitter", "keyring"}
+    heavy |= {
+        "groq",
+        "genai_prices",
+        "xllamacpp",
+        "bs4",
+        "markdownify",
+        "tree_sitter",
+        "keyring",
+        "pygls",
+        "lsprotocol",
+        "cattrs",
+    }
     assert set(done.stdout.split()) & heavy == set()
+
+
+def test_server_without_postgresql_loads_no_driver() -> None:
+    program = "import sys, kedge.server.startup\nprint(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    assert "asyncpg" not in done.stdout.split()

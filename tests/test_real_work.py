@@ -68,7 +68,7 @@ def test_repository_has_one_failing_test(tmp_path: Path) -> None:
 def test_session_asks_for_two_approvals(server: Server, played: Played) -> None:
     assert played.code == 0
     first, second = played.asked
-    assert f"bash needs your approval: Run the tests: $ {TESTS}\n  $ {TESTS}\n  in {server.home.workspace}\n" in first
+    assert f"bash needs your approval: Run the tests\n  $ {TESTS}\n  in {server.home.workspace}\n" in first
     assert f"edit needs your approval: Edit {LANE} (+1 -1)\n" in second
     assert f"\n  -        {WRONG}\n  +        {RIGHT}\n" in second
     assert played.shown.count("needs your approval") == 2

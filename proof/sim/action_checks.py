@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from kedge.core.approvals import BY_RULE
 from kedge.core.events import Event, MessageChanged, RetryReported, RunEnded, SessionChanged
 from kedge.core.records import RunRecord, Usage
 from kedge.core.transcript import FinishReason, Message, ToolCall, ToolResult
@@ -16,8 +17,8 @@ from proof.sim.state import SimState, sim_time
 
 #: The finish reason of a Run's last message.
 _FINISH: dict[str | None, FinishReason] = {"completed": "end_turn", "cancelled": "canceled"}
-#: From a grant until no user is asked any more: an ask of the same moment may be pending. Seconds.
-GRANTED_S = 2.0
+#: From a grant until no user is asked any more, and until pending asks that it permits are settled. Seconds.
+GRANTED_S, SETTLED_S = 2.0, 0.3
 
 
 def check_actions(state: SimState, events: list[tuple[int, str, Event]]) -> list[str]:
@@ -135,6 +136,20 @@ class _ActionChecks:
                 is_same = (ask.session_id, ask.grant) == (grant.session_id, grant.rule)
                 if is_same and sim_time(grant.created_at) + GRANTED_S < sim_time(ask.asked_at):
                     self._report(f"{ask.id} was asked although {grant} allows it")
+        if not self.state.was_interrupted and not self.state.store_failed:
+            self._check_settled()
+
+    def _check_settled(self) -> None:
+        """No Ask is left to a user after the answer to another one has granted it."""
+        granted: dict[tuple[str, str], float] = {}
+        for ask in sorted(self.data.asks.values(), key=lambda ask: sim_time(ask.answered_at or 0)):
+            if any(mode == "plan" for _, mode in self.state.modes.get(ask.session_id, ())):
+                continue  # no grant permits a call in plan mode
+            key, at = (ask.session_id, ask.grant), sim_time(ask.answered_at or 0)
+            if ask.state == "answered" and ask.answered_by != BY_RULE and at > granted.get(key, at) + SETTLED_S:
+                self._report(f"{ask.id} was left to a user, and {key} was granted {at - granted[key]:.3f} s before")
+            if ask.answer == "allow_session":
+                granted.setdefault(key, at)
 
 
 def _name(call: ToolCall) -> str:

@@ -29,7 +29,7 @@ from kedge.core.transcript import SUMMARY, Message, ToolCall
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import Model, ModelEnd, ModelPart, ModelRequest, TextDelta
 from kedge.tools.file_threads import FileThreads
-from kedge.tools.process_port import Process, Processes
+from kedge.tools.process_port import PipedProcess, Process, Processes
 from kedge.tools.tool_failed import ToolFailed
 
 #: The longest pause between two words, and the longest a quick command takes. Seconds.
@@ -201,6 +201,9 @@ class SimProcesses:
     async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         return self
 
+    def stay_alive(self, until: float) -> None:
+        pass
+
     async def close(self) -> None:
         self.kill_all()
 
@@ -240,6 +243,17 @@ class SimProcesses:
         lasts_s = self._rng.random() * QUICK_S if kind not in ("hang", "stubborn") else HANG_S
         loop.call_later(lasts_s, process.exit)
         return process
+
+    async def start_piped(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        separate_stderr: bool = False,
+        confinement: Confinement = "configured",
+    ) -> PipedProcess:
+        raise ToolFailed("the simulator has no processes with a piped input")
 
 
 def _start_of(command: str, confinement: Confinement) -> ProcessStart:
@@ -282,6 +296,9 @@ class _SimProcess:
 
     async def alive(self) -> int:
         return int(self.pid in self._alive)
+
+    async def withhold(self) -> str:
+        return ""
 
     def exit(self) -> None:
         """Exit normally. A `leaver` leaves a child process running, which must be ended."""

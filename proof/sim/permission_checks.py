@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kedge.core.approvals import Confinement
+from kedge.core.approvals import BY_RULE, Confinement
 from kedge.core.modes import Mode
 from proof.sim.machine import COMMANDS, ProcessStart
 from proof.sim.state import SimState, sim_time
@@ -31,12 +31,13 @@ def _is_permitted(state: SimState, start: ProcessStart) -> bool:
     asks = [ask for ask in state.data.asks.values() if ask.tool_call_id == start.call_id and ask.kind == "approval"]
     if start.confinement != "configured":
         return False
-    if any(ask.is_allowed for ask in asks):  # by a user, or by a rule or grant that was added after it was asked
+    if any(ask.is_allowed and ask.answered_by != BY_RULE for ask in asks):
         return True
     session_id = _session_of(state, start)
     grants = [grant for grant in state.data.grants.values() if grant.session_id in ("", session_id)]
     is_granted = any(sim_time(grant.created_at) <= start.at for grant in grants)
-    return not asks and modes != {"plan"} and (start.command in COMMANDS or is_granted)
+    is_left_to_rules = not asks or any(ask.answered_by == BY_RULE for ask in asks)
+    return is_left_to_rules and modes != {"plan"} and (start.command in COMMANDS or is_granted)
 
 
 def _modes_at(state: SimState, start: ProcessStart) -> set[Mode]:

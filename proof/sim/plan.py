@@ -96,6 +96,8 @@ CLOCK_RATE, SHELL_RATE, WAIT_RATE, FULL_RATE, TITLES_RATE, ORDER_RATE = 0.15, 0.
 REWIND_RATE = 0.25
 #: In one plan: clients switch the mode of a session, and some prompts bring one.
 MODE_RATE = 0.25
+#: In one plan: a Step makes the same call three times, so that one answer can settle the others.
+SAME_CALLS_RATE = 0.1
 #: In one plan: the store is full or slow when a cancel comes; and for how long at most. Seconds.
 FULL_STORE_RATE, SLOW_RATE = 0.2, 0.05
 AWAY_S_MAX = (0.5, 5.0, 30.0, 120.0)
@@ -213,6 +215,10 @@ def _with_more(plan: Plan) -> Plan:
         acts += _rewound(rng, plan, acts)
     if rng.random() < MODE_RATE:
         acts = _with_modes(rng, plan, acts)
+    if rng.random() < SAME_CALLS_RATE:
+        number = rng.choice([number for number, act in enumerate(acts) if act.kind == "submit"])
+        name, _, steps = acts[number].script.partition(":")
+        acts[number] = replace(acts[number], script=f"{name}:run risky run risky run risky;{steps}")
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)), titles=titles)
 
 

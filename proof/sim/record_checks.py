@@ -55,6 +55,7 @@ class _RecordChecks:
             self._check_transcript(session_id)
         self._check_asks()
         self._check_children()
+        self._check_facts()
         return self.broken
 
     def _report(self, problem: str) -> None:
@@ -120,6 +121,17 @@ class _RecordChecks:
         children = sum(script.count("agent") for script in self.scripts.get(run.run_id, []))  # one Step each
         if run.usage.input_tokens > run.steps + children:
             self._report(f"{run.run_id} took {run.steps} Steps and was charged for {run.usage.input_tokens}")
+
+    def _check_facts(self) -> None:
+        """Each Run that ended is counted once, with its own outcome and tokens, also if its session was deleted."""
+        facts = sorted((one.session_id, one.run_id, one.outcome) for one in self.data.facts.values())
+        ended = [(session_id, event) for _, session_id, event in self.events if isinstance(event, RunEnded)]
+        ends = sorted((session_id, event.run_id, event.outcome) for session_id, event in ended)
+        if facts != ends:
+            self._report(f"Runs ended {ends}, and were counted {facts}")
+        for one in self.data.facts.values():
+            if one.usage.input_tokens > one.steps:  # each Step has one token, and children are counted on their own
+                self._report(f"{one.run_id} took {one.steps} Steps and is counted with {one.usage.input_tokens}")
 
     # --- transcripts ---------------------------------------------------------------------------------------------
 

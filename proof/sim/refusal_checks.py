@@ -82,9 +82,7 @@ class RefusalChecks:
                     return "" if was_busy or self._state.typed else "no Run was active"
                 return "" if was_busy and request.act.when_busy == "reject" else "no Run was active"
             case Invalid():  # a prompt within another Run: it was cancelled in the queue, or has folded in
-                return (
-                    "" if self._state.counts["cancel"] or self._state.counts["cancel_run"] else "nothing was cancelled"
-                )
+                return "" if self._may_have_cancelled() else "nothing was cancelled"
             case MessageNotFound():
                 return "" if self._state.cut else "no message was removed"
             case QueueFull():
@@ -99,6 +97,12 @@ class RefusalChecks:
                 folded = {run for ledger in self._ledgers.values() for run in ledger.folded}
                 return "" if set(self._run_ids(request)) & folded else "it was not folded"
         raise AssertionError(error)
+
+    def _may_have_cancelled(self) -> bool:
+        """Return whether an act cancels Runs. A prompt that interrupts does, also those in the queue."""
+        counts = self._state.counts
+        interrupts = any(act.when_busy == "interrupt" for act in self._state.plan.acts)
+        return bool(counts["cancel"] or counts["cancel_run"] or interrupts)
 
     def queue_states(self, request: Request) -> list[QueueState]:
         """Return the states that the queue of its session may have had when the request was decided."""

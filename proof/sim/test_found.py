@@ -118,3 +118,17 @@ def test_rewind_does_not_separate_a_call_from_its_result() -> None:
     )
     rewind = Act(20.0, "rewind", run=1)
     assert_kept([plan(seed, *submits, Act(0.02 + 0.01 * seed, "cancel"), rewind) for seed in range(60)], "rewind")
+
+
+@pytest.mark.found(
+    "seed 17358 of the simulator",
+    "A server that stopped while the store took no writes did not end the task of an agent's parent, which waited for "
+    "an end that only the next process can write. It waits until the server has stopped.",
+)
+def test_shutdown_leaves_no_parent_that_waits_for_its_agent() -> None:
+    submit = Act(0.0, "submit", script="p0:agent 3 run quick;say 1")
+    plans = [
+        plan(seed, submit, Act(0.01 * seed, "store_full", for_s=60.0), Act(0.02 * seed + 0.3, "restart", for_s=0.3))
+        for seed in range(60)
+    ]
+    assert_kept(plans, "orderly restart", "store full")

@@ -394,18 +394,19 @@ def simulate(plan: Plan) -> Report:
     return next(iter(simulate_all([plan])))
 
 
-def simulate_all(plans: Iterable[Plan], *, with_digests: bool = False) -> Generator[Report, None, None]:
+def simulate_all(
+    plans: Iterable[Plan], *, with_digests: bool = False, make_world: Callable[[Plan], World] = World
+) -> Generator[Report, None, None]:
     """Run one plan after another."""
     with _quiet() as errors:
         for number, plan in enumerate(plans, 1):
-            yield _simulate(plan, errors, with_digests)
+            yield _simulate(make_world(plan), errors, with_digests)
             if number % COLLECT_EACH == 0:
                 gc.collect()
 
 
-def _simulate(plan: Plan, errors: _ErrorLog, with_digest: bool) -> Report:
-    random.seed(plan.seed)  # clients randomise their backoff
-    world = World(plan)
+def _simulate(world: World, errors: _ErrorLog, with_digest: bool) -> Report:
+    random.seed(world.plan.seed)  # clients randomise their backoff
     errors.broken = world.broken
     try:
         return world.run(with_digest=with_digest)

@@ -8,16 +8,19 @@
     │   ├── BadConfig           400
     │   └── WrongType           422  a field has the wrong type or an invalid value
     ├── Unauthorized            401
+    ├── Forbidden               403  the browser may not do this
     ├── BadOrigin               403
+    ├── PromptBlocked           403  a hook of the user refuses the prompt
     ├── NotFound                404
     │   ├── WorkspaceNotFound · SessionNotFound · RunNotFound · MessageNotFound · RouteNotFound
-    │   ├── AskNotFound · GrantNotFound · KeptCommandNotFound
+    │   ├── AskNotFound · GrantNotFound · KeptCommandNotFound · PromptCommandNotFound · BrowserNotFound
     ├── MethodNotAllowed        405
     ├── TooSlow                 408  the request did not arrive in time
     ├── Conflict                409  the current state does not allow the request
     │   ├── RunIdReused · LaneBusy · RunIsFolded · RunNotQueued · RunNotActive · RunIsStopping
     │   ├── AskWithdrawn · FilesChanged
     │   ├── WorkspaceClosing · WorkspaceInUse · ClientNotAttached · ClientRetired · ServerNotIdle
+    ├── LinkGone                410  the link was used or has expired
     ├── TooLarge                413
     ├── NotJson                 415
     ├── BadHost                 421
@@ -25,6 +28,7 @@
     │   ├── QueueFull · TooManyStreams
     ├── Unavailable             503
     │   ├── Starting · ShuttingDown · StoreUnavailable
+    │   ├── ServedElsewhere · NodeUnreachable · NoNode · LeaseLost · NodeReplaced
     ├── DirectoryTimeout        504  a directory does not answer: its mount is dead
     ├── ModelFailed             502  the model's provider refused or failed
     │   └── ContextFull         502  the request exceeds the model's context window
@@ -84,12 +88,26 @@ class Unauthorized(KedgeError):
     code, status = "unauthorized", 401
 
 
+class Forbidden(KedgeError):
+    code, status = "forbidden", 403
+
+
 class BadOrigin(KedgeError):
     code, status = "bad_origin", 403
 
 
+class PromptBlocked(KedgeError):
+    code, status = "prompt_blocked", 403
+
+
 class NotFound(KedgeError):
     code, status = "not_found", 404
+
+
+class PromptCommandNotFound(NotFound):
+    """The prompt cannot be accepted, since it begins with the name of a command that does not exist."""
+
+    code = "prompt_command_not_found"
 
 
 class WorkspaceNotFound(NotFound):
@@ -118,6 +136,14 @@ class GrantNotFound(NotFound):
 
 class KeptCommandNotFound(NotFound):
     code = "kept_command_not_found"
+
+
+class ExtensionNotFound(NotFound):
+    code = "extension_not_found"
+
+
+class BrowserNotFound(NotFound):
+    code = "browser_not_found"
 
 
 class RouteNotFound(NotFound):
@@ -193,6 +219,10 @@ class ServerNotIdle(Conflict):
     code = "server_not_idle"
 
 
+class LinkGone(KedgeError):
+    code, status = "link_gone", 410
+
+
 class TooLarge(KedgeError):
     code, status = "too_large", 413
 
@@ -227,6 +257,36 @@ class Starting(Unavailable):
 
 class ShuttingDown(Unavailable):
     code = "shutting_down"
+
+
+class ServedElsewhere(Unavailable):
+    """Another node of the cluster serves the workspace. The server forwards such a request."""
+
+    code = "served_elsewhere"
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class LeaseLost(Unavailable):
+    """Another node may serve the workspace. Nothing was written."""
+
+    code = "lease_lost"
+
+
+class NodeReplaced(Unavailable):
+    """Another process has registered with the name of this node."""
+
+    code = "node_replaced"
+
+
+class NodeUnreachable(Unavailable):
+    code = "node_unreachable"
+
+
+class NoNode(Unavailable):
+    code = "no_node"
 
 
 class StoreUnavailable(Unavailable):

@@ -70,6 +70,11 @@ def token_file(directory: Path | None = None) -> Path:
     return (directory or data_dir()) / "token"
 
 
+def mcp_token_file() -> Path:
+    """Return the token of `kedge mcp serve --http`. It is not the server's: its holder can do less."""
+    return data_dir() / "mcp-token"
+
+
 def server_log() -> Path:
     return data_dir() / "server.log"
 

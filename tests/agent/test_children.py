@@ -261,12 +261,13 @@ async def test_child_inherits_session_model_and_remaining_budget(tmp_path: Path)
     model = ScriptedModel([agent, EndReply(usage=Usage(1_000_000, 0))], "found", "done")
     models = RecordingModels(model, price=Price(0.25, 1.0))
     async with rig(tmp_path, model, models=models, tools=(AgentTool(),)) as r:
-        await r.engine.change_session(r.workspace, r.session, None, "own/model")
+        await r.engine.change_session(r.workspace, r.session, None, "own/model", "low")
         assert (await r.end(await r.submit(budget_usd=1.0))).text == "done"
         assert models.names == ["own/model", "own/model"]
         (child,) = (run for run in r.store.data.runs.values() if run.options.parent_run_id)
         assert child.options.budget_usd == pytest.approx(0.75)
+        assert [one.request.effort for one in model.requests] == ["low", "low", "low"]
         fork = await r.engine.fork_session(
             r.workspace, r.session, (await r.engine.messages(r.workspace, r.session, None, 1))[0].id
         )
-        assert fork.model == "own/model"
+        assert (fork.model, fork.effort) == ("own/model", "low")

@@ -184,20 +184,26 @@ def test_built_in_prompts_start_as_expected() -> None:
     "AGENTS.md to it, so that it was sent to the model; such files are now left out",
 )
 def test_denied_file_is_never_an_instruction_file(repository: Path) -> None:
-    write_file(repository / ".env", "KEY=canary")
+    write_file(repository / "private.md", "KEY=canary")
     write_file(repository / "fine.md", "fine")
-    (repository / "AGENTS.md").symlink_to(".env")
+    (repository / "AGENTS.md").symlink_to("private.md")
     config = Config(
-        context=ContextConfig(files=[".env", "./a/../.env", "fine.md"]),
-        permissions=PermissionsConfig(deny=["view(.env)"]),
+        context=ContextConfig(files=["private.md", "./a/../private.md", "fine.md"]),
+        permissions=PermissionsConfig(deny=["view(private.md)"]),
     )
     (repository / "a").mkdir()
     assert [file.text for file in instruction_files(repository, config)] == ["fine"]
     assert "canary" not in system_prompt(repository, config, FACTS)
     open_to_all = Config(context=ContextConfig(files=["fine.md"]))
     assert "canary" in system_prompt(repository, open_to_all, FACTS)
-    assert "canary" not in system_prompt(repository, open_to_all, FACTS, deny=("view(.env)",))
+    assert "canary" not in system_prompt(repository, open_to_all, FACTS, deny=("view(private.md)",))
     assert "fine" not in system_prompt(repository, open_to_all, FACTS, deny=("no rule (",)).partition("In the dir")[0]
+
+
+def test_credentials_are_never_instructions(repository: Path) -> None:
+    write_file(repository / ".env", "KEY=canary")
+    (repository / "AGENTS.md").symlink_to(".env")
+    assert "canary" not in system_prompt(repository, Config(context=ContextConfig(files=[".env"])), FACTS)
 
 
 @pytest.mark.found(

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kedge.core.modes import Mode
 from kedge.core.transcript import CUT_OFF
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, ScriptedModel
+from kedge.tools import background
 from kedge.tools.background import FOREGROUND_MAX
 from kedge.tools.base import ToolContext, ToolFailed, ToolOutput
 from kedge.tools.shell import BashTool
@@ -71,6 +73,33 @@ async def test_commands_of_one_step_are_limited(tmp_path: Path) -> None:
         ends = list((await r.call_ends()).values())
         assert (ends.count("cut_off"), ends.count("not_run")) == (FOREGROUND_MAX, 1)
         assert len(machine.plain.started) == FOREGROUND_MAX
+
+
+@pytest.mark.found("audit of issue 20", "a call that waited for its slot ran as in the mode before a switch")
+@pytest.mark.parametrize(("mode", "is_asked"), [("ask", True), ("plan", False)])
+async def test_call_that_waits_for_its_slot_obeys_a_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, is_asked: bool
+) -> None:
+    monkeypatch.setattr(background, "FOREGROUND_MAX", 1)
+    commands = ["touch began$$; until [ -e go ]; do sleep 0.01; done"] * 2
+    model = ScriptedModel([Call("bash", {"command": command}) for command in commands], "done")
+    async with rig(tmp_path, model, tools=(BashTool(),), machine=PlainMachine()) as r:
+        run = await r.submit(mode="yolo")
+        await until(lambda: any(tmp_path.glob("began*")))
+        await r.engine.modes.switch(r.workspace, r.session, mode)
+        (tmp_path / "go").touch()
+        if is_asked:
+            (ask,) = await r.until_asked()
+            await r.engine.modes.switch(r.workspace, r.session, "plan")
+            await r.engine.modes.switch(r.workspace, r.session, "ask")
+            await r.engine.asks.answer(r.workspace, ask.id, "allow")
+        await r.end(run)
+        assert len(list(tmp_path.glob("began*"))) == 1 + is_asked
+        assert sorted((await r.call_ends()).values(), reverse=True) == [
+            "returned",
+            "returned" if is_asked else "not_run",
+        ]
+        await r.assert_sound()
 
 
 @pytest.mark.found("issue 20", "the output of a command that was cancelled was lost; the result of its call has it")

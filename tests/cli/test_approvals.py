@@ -225,6 +225,11 @@ def test_session_model_is_changed_and_reset(server: Server) -> None:
     answered = server.home.kedge("run", "-C", "--host", server.host, "hello")
     assert "offline" in answered.out
     assert json.loads(kedge(server, "sessions", "model", session_id, "", "--json").out)["model"] == ""
+    shown = kedge(server, "sessions", "model", session_id, "--effort", "high").out
+    assert shown == "local/fake-large (configured), effort high\n"
+    listed = json.loads(kedge(server, "sessions", "list", "--json").out)
+    assert {one["effort"] for one in listed if one["id"] == session_id} == {"high"}
+    assert "effort" not in kedge(server, "sessions", "model", session_id, "--effort", "default").out
 
 
 def test_session_mode_is_switched_and_listed(server: Server) -> None:

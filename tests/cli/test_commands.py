@@ -16,12 +16,14 @@ from tests.client.fixtures import server_pids
 from tests.client.process import Home, Server, until
 
 EVERY_COMMAND = [
-    *([name] for name in COMMANDS if name not in ("sessions", "config", "workspaces")),
+    *([name] for name in COMMANDS if name not in ("sessions", "config", "workspaces", "store")),
     *(["workspaces", name] for name in ("list", "remove")),
+    *(["store", name] for name in ("check", "copy")),
     *(["sessions", name] for name in ("list", "show", "rename", "delete", "export", "search")),
     *(["sessions", name] for name in ("files", "undo", "model", "summarize")),
     *(["approvals", name] for name in ("list", "allow", "deny", "answer", "grants", "revoke")),
     *(["config", name] for name in ("path", "show")),
+    ["mcp", "serve"],
 ]
 
 

@@ -241,6 +241,14 @@ def test_unknown_model_fails_with_a_remedy(server: Server) -> None:
     assert done.err.startswith("kedge: ")
 
 
+def test_effort_is_that_of_the_run(server: Server, endpoint: HostedEndpoint) -> None:
+    for effort, sent in (("high", "high"), ("default", None)):
+        server.home.kedge("run", "--host", server.host, "--effort", effort, f"script: tag cli-{effort} | say done")
+        (request,) = (one for one in endpoint.requests if one.tag == f"cli-{effort}")
+        assert request.body.get("reasoning_effort") == sent
+    assert server.home.kedge("run", "--host", server.host, "--effort", "most", "hello").code == 2
+
+
 def test_closed_stdout_prints_no_error(server: Server) -> None:
     run = server.home.start_kedge("run", "--host", server.host, "script: words 50000")
     assert run.stdout

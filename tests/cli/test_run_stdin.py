@@ -5,13 +5,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kedge.cli.prompt_input import SILENT_S_MAX
+import pytest
+
+from kedge.cli.prompt_input import SILENT_S_MAX, is_typed
 from tests.client.process import Server
 
 
 def test_piped_input_precedes_the_arguments(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "explain", stdin="some text\n")
     assert done.out == "You said: some text\n\nexplain\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "piped", "expands"),
+    [(("/a", "b"), "", True), (("-", "see", "@s:u"), "", True), ((), "/a", False), (("see", "@s:u"), "@x:y", False)],
+)
+def test_only_typed_text_expands(words: tuple[str, ...], piped: str, expands: bool) -> None:
+    typed = " ".join(word for word in words if word != "-")
+    assert is_typed("\n\n".join(part for part in (piped, typed) if part), words) == expands
 
 
 def test_standard_input_alone_is_the_prompt(server: Server) -> None:

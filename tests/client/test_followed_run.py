@@ -70,8 +70,9 @@ async def test_events_of_other_runs_are_ignored(client: Client, home: Home, endp
 
 async def test_folded_run_shows_later_text_of_its_host(client: Client, home: Home, endpoint: HostedEndpoint) -> None:
     workspace_id, session_id = await begin(client, home)
-    script = "script: say first | hold fold-1 | tool no_such_tool {} | say second"
+    script = "script: tag host | say first | hold fold-1 | tool no_such_tool {} | say second"
     host = await submit(client, workspace_id, session_id, script)
+    endpoint.wait_until(lambda endpoint: endpoint.open_by_tag["host"] == 1)
     followed = FollowedRun(client, workspace_id, prompt(session_id, "and this", when_busy="fold"))
     answer, text = AssistantText(), ""
     async with followed:

@@ -102,7 +102,7 @@ def test_each_provider_type_is_accepted(tmp_path: Path, kind: str) -> None:
         ("[sandbox]\nwritable = ['build']", "must be absolute"),
         ("[tools]\nenvironment = ['A=B']", "not a valid variable name"),
         ("[tools]\ndisabled = 'a'", "Expected `array`"),
-        ("[mcp.x]\ncommand = ['a']", "unknown field `mcp`"),
+        ("[mcp.x]\ncommand = ['a']", "line 2: mcp.x.command: Expected `str`, got `array`"),
         ("[context]\nfiles = ['../../etc/passwd']", "is outside of its directory"),
         ("[context]\nfiles = ['/etc/passwd']", "is outside of its directory"),
         ('model = "a/b"\n\xff', "byte 14 is not UTF-8 (at line 2); save the file as UTF-8"),
@@ -131,6 +131,24 @@ def test_an_error_is_one_line_with_the_file_name(tmp_path: Path, text: str, says
     assert says in caught.value.message
     assert str(path) in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.found("audit of issue 20", "only the first mistake of a list of rules was reported")
+def test_all_mistakes_of_a_file_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        "[permissions]\nallow = [\n'Bash(ls)',\n'view',\n'bash(a | b)',\n]\ndeny = ['Write']\n"
+        "[sandbox]\nwritable = ['x']\n"
+    )
+    with pytest.raises(BadConfig) as caught:
+        load_user_layer(path)
+    message = caught.value.message
+    assert message.startswith(f"{path}, line 9: sandbox.writable: 'x' must be absolute or start with ~/. Line 3: perm")
+    assert "did you mean bash(ls)? Line 5: permissions.allow: 'bash(a | b)' never matches" in message
+    assert message.endswith("Line 7: permissions.deny: 'Write' names an unknown tool; did you mean write?")
+    path.write_text(f"[permissions]\nallow = {[f'Bash(x{number})' for number in range(9)]}\n")
+    with pytest.raises(BadConfig, match=r"bash\(x4\)\? There are more\.$"):
+        load_user_layer(path)
 
 
 def test_directory_or_oversized_file_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ _FILES = "conformance/test_attacks_files.py::"
 _PERMISSIONS = "conformance/test_attacks_permissions.py::"
 _TOOLS = "conformance/test_attacks_tools.py::"
 _SECRETS = "conformance/test_attacks_secrets.py::"
+_MODES = "conformance/test_attacks_modes.py::"
+_PENDING = "conformance/test_pending_approvals.py::"
+_DECIDED = "tools/test_attacks_in_modes.py::"
 _PATHS = "tools/test_paths.py::"
 _RULES = "tools/test_rules.py::"
 _FETCH = "tools/test_fetch.py::"
@@ -138,6 +141,32 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "a prompt that folds into a Run with more permissions": (
             "conformance/test_attacks_fold.py::test_a_folded_prompt_keeps_its_own_rules",
+        ),
+        "the same attacks in every mode": (
+            f"{_DECIDED}test_reading_outside_asks_in_every_mode",
+            f"{_DECIDED}test_writing_outside_asks_in_every_mode",
+            f"{_DECIDED}test_guarded_files_ask_in_every_mode",
+            f"{_DECIDED}test_invalid_paths_are_refused_before_a_decision",
+            f"{_DECIDED}test_commands_ask_are_confined_or_refused_in_every_mode",
+            f"{_DECIDED}test_no_trick_passes_unconfined_in_any_mode",
+            f"{_DECIDED}test_denied_commands_are_denied_in_every_mode",
+            f"{_MODES}test_files_and_network_are_not_reached_in_any_mode",
+            f"{_MODES}test_deny_rules_hold_for_every_tool_in_every_mode",
+            f"{_MODES}test_a_child_agent_has_no_more_than_its_parent",
+            f"{_MODES}test_confined_commands_do_not_escape_in_any_mode",
+        ),
+        "an answer or a mode that settles more than it permits": (
+            f"{_PENDING}test_grant_of_a_session_settles_its_other_approvals",
+            f"{_PENDING}test_grant_for_always_settles_approvals_of_all_sessions",
+            f"{_PENDING}test_switch_of_the_mode_settles_what_it_permits",
+            "engine/test_asks.py::test_mode_that_is_switched_back_settles_nothing",
+        ),
+        "new guarded files of a command that runs unasked": (
+            "engine/test_withheld_files.py::test_confined_command_leaves_no_new_guarded_files",
+            "engine/test_withheld_files.py::test_default_configuration_names_no_program",
+            "engine/test_withheld_files.py::test_a_directory_without_access_hides_nothing",
+            "engine/test_withheld_files.py::test_a_swapped_directory_moves_nothing_outside",
+            "conformance/test_modes.py::test_auto_withholds_new_guarded_files",
         ),
         "concurrent answers": (f"{_PERMISSIONS}test_concurrent_answers_make_one_call",),
         "an answer for a Run that has ended": (

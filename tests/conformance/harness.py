@@ -336,6 +336,9 @@ class Server:
         )
         #: The arguments of Python that run the command `kedge`.
         self.program: tuple[str, ...] = ("-m", "kedge")
+        #: Further options of `kedge serve`, and variables of its environment.
+        self.options: tuple[str, ...] = ()
+        self.variables: dict[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.token = ""
@@ -349,6 +352,7 @@ class Server:
             "KEDGE_DATA_DIR": str(self.data_dir),
             "KEDGE_CONFIG": str(self.home / "config.toml"),
             "HOME": str(self.home),
+            **self.variables,
         }
 
     @property
@@ -362,7 +366,7 @@ class Server:
         few_files = ["sh", "-c", f'ulimit -n {files_max} && exec "$@"', "sh"] if files_max else []
         command = [*few_files, sys.executable, *self.program, "serve", "--host", f"tcp://127.0.0.1:{port}"]
         self.process = subprocess.Popen(
-            [*command, "--host", f"unix://{self.socket}"],
+            [*command, "--host", f"unix://{self.socket}", *self.options],
             env={**self.environment, **({"KEDGE_TOKEN": token} if token else {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -403,6 +407,13 @@ class Server:
         if self.process is not None:
             self.kill()
 
+    def kedge(self, *arguments: str, cwd: Path) -> str:
+        """Run a command of the same user and return its output."""
+        command = [sys.executable, "-m", "kedge", *arguments]
+        done = subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=WAIT_S)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     @contextlib.asynccontextmanager
     async def http(self, *, unix: bool = False) -> AsyncIterator[httpx2.AsyncClient]:
         async with open_http(self.url, self.token, self.socket if unix else None) as client:
@@ -416,7 +427,9 @@ class Server:
 
 def open_http(url: str, token: str, socket: Path | None = None) -> httpx2.AsyncClient:
     # With `verify`, each client loads all certificates of the machine (30 ms), even for plain HTTP.
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+    # A new connection for each request: a balancer then chooses another node each time.
+    kept = 0 if "KEDGE_TEST_NO_KEEPALIVE" in os.environ else 20
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=kept)
     if socket is not None:
         transport = httpx2.AsyncHTTPTransport(uds=str(socket), limits=limits, verify=False)
         return httpx2.AsyncClient(base_url="http://localhost", transport=transport, timeout=WAIT_S + 10)

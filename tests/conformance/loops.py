@@ -193,7 +193,20 @@ class Wire:
         self._writer: asyncio.StreamWriter | None = None
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return the status and the JSON body of the reply."""
+        """Return the status and the JSON body of the reply.
+
+        The server closes a connection that was idle for some seconds, as this one is after a pause of the machine: a
+        GET is then sent again on a new one."""
+        was_idle = self._reader is not None
+        try:
+            return await self._call(method, path, body)
+        except Lost as lost:
+            error = lost.__cause__
+            if not (was_idle and method == "GET" and isinstance(error, asyncio.IncompleteReadError)) or error.partial:
+                raise
+        return await self._call(method, path, body)
+
+    async def _call(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         data = b"" if body is None else json.dumps(body).encode()
         kind = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n" if data else ""
         try:

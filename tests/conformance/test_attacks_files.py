@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kedge.core.modes import Mode
 from tests.conformance.harness import Json, Peer, Server, unique
+from tests.conformance.mode_helpers import ASKING_MODES, in_mode
 from tests.conformance.test_attacks_permissions import (
     asked_and_answered,
     needed_approval,
@@ -65,7 +67,10 @@ def changes(path: str) -> list[str]:
         "directory-link/../outside/a.txt",
     ],
 )
-async def test_no_file_outside_is_read_or_written_without_approval(kedge: Peer, tmp_path: Path, path: str) -> None:
+@pytest.mark.parametrize("mode", ASKING_MODES)
+async def test_no_file_outside_is_read_or_written_without_approval(
+    kedge: Peer, tmp_path: Path, mode: Mode, path: str
+) -> None:
     outside, evil = tmp_path / "outside", tmp_path / "workspace-evil"
     for directory in (outside, evil, kedge.directory / "sub"):
         directory.mkdir()
@@ -80,9 +85,10 @@ async def test_no_file_outside_is_read_or_written_without_approval(kedge: Peer, 
         (kedge.directory / name).symlink_to(target)
     path = path.format(outside=outside, workspace=kedge.directory)
     rules = [*EVERY_EDIT, "view(*)", "view(**/*.py)"]
-    looked = await tried_at_once(kedge, *looks(path), allow=rules)
+    session = await in_mode(kedge, mode)
+    looked = await tried_at_once(kedge, *looks(path), allow=rules, session=session)
     assert all(map(needed_approval, looked))
-    changed = await tried_at_once(kedge, *changes(path), *changes(f"{path}/new"), allow=rules)
+    changed = await tried_at_once(kedge, *changes(path), *changes(f"{path}/new"), allow=rules, session=session)
     assert all(result["is_error"] for result in changed)
     assert "canary" not in str(looked + changed)
     assert [file.name for file in outside.iterdir()] == [file.name for file in evil.iterdir()] == ["a.txt"]
@@ -249,15 +255,17 @@ async def test_undo_does_not_follow_a_swapped_in_link(kedge: Peer, tmp_path: Pat
     assert (outside / "b.txt").read_text() == "b"
 
 
-async def test_a_workspace_swapped_for_a_link_is_outside(kedge: Peer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["ask", "edits"])
+async def test_a_workspace_swapped_for_a_link_is_outside(kedge: Peer, tmp_path: Path, mode: Mode) -> None:
     """Every path is outside then, and needs an approval, whatever the rules allow inside."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "a.txt").write_text("canary\n")
+    session = await in_mode(kedge, mode)
     kedge.directory.rename(tmp_path / "gone")
     kedge.directory.symlink_to(tmp_path / "outside")
     made = call("bash", command="touch made")
     calls = (*looks("a.txt"), *changes("b.txt"), made, call("bash", command="ls"))
-    results = await tried_at_once(kedge, *calls, allow=[*EVERY_EDIT, "bash(touch *)", "bash(ls *)"])
+    results = await tried_at_once(kedge, *calls, allow=[*EVERY_EDIT, "bash(touch *)", "bash(ls *)"], session=session)
     assert "canary" not in str(results)
     assert all(result["is_error"] for result in results)
     assert [path.name for path in (tmp_path / "outside").iterdir()] == ["a.txt"]
@@ -295,11 +303,14 @@ async def test_a_workspace_opened_through_a_link_is_resolved(kedge: Peer, tmp_pa
         ".envrc",
         ".vscode/tasks.json",
         ".bashrc",
+        ".env",
+        "sub/server.pem",
         "bare.git/config",
         "bare.git/hooks/pre-receive",
     ],
 )
-async def test_startup_files_need_an_approval_for_the_exact_file(kedge: Peer, path: str) -> None:
+@pytest.mark.parametrize("mode", ASKING_MODES)
+async def test_startup_files_need_an_approval_for_the_exact_file(kedge: Peer, mode: Mode, path: str) -> None:
     (kedge.directory / ".git/hooks").mkdir(parents=True)
     (kedge.directory / "sub").mkdir()
     (kedge.directory / "hooks-link").symlink_to(".git/hooks")
@@ -307,7 +318,10 @@ async def test_startup_files_need_an_approval_for_the_exact_file(kedge: Peer, pa
         (kedge.directory / "bare.git" / directory).mkdir(parents=True)
     (kedge.directory / "bare.git/HEAD").write_text("ref: refs/heads/main\n")
     before = sorted(kedge.directory.rglob("*"))
-    results = await tried_at_once(kedge, *changes(path), allow=[*EVERY_EDIT, "*", f"edit({path[:-1]}?)"])
+    session = await in_mode(kedge, mode)
+    results = await tried_at_once(
+        kedge, *changes(path), allow=[*EVERY_EDIT, "*", f"edit({path[:-1]}?)"], session=session
+    )
     assert all(map(needed_approval, results))
     run_id, asked = await pending(kedge, changes(path)[0])
     assert asked["grant"] == ""

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.core.modes import MODES
+from kedge.core.modes import MODES, Mode
 from tests.conformance.harness import Json, Peer, Server, open_http, results_of, unique
+from tests.conformance.mode_helpers import ASKING_MODES, in_mode
 from tests.conformance.test_i_agent import call
 from tests.tools.test_read_only import around, passes
 from tests.tools.test_rules import corpus
@@ -404,14 +405,17 @@ async def test_a_child_agent_changes_nothing_whatever_is_allowed(kedge: Peer) ->
     assert not (kedge.directory / "made").exists()
 
 
-async def test_a_child_agent_needs_an_approval_to_read_outside(kedge: Peer, tmp_path: Path) -> None:
-    (tmp_path / "outside.txt").write_text("canary")
-    looked = [call("view", path="../outside.txt"), call("fetch", url="https://example.org/")]
+@pytest.mark.parametrize("mode", ASKING_MODES)
+async def test_a_child_agent_needs_an_approval_to_read_outside(kedge: Peer, tmp_path: Path, mode: Mode) -> None:
+    for file in (tmp_path / "outside.txt", kedge.directory / ".env"):
+        file.write_text("canary")
+    looked = [call("view", path=path) for path in ("../outside.txt", ".env")]
+    looked.append(call("fetch", url="https://example.org/"))
     child = call("agent", prompt=f"script: {' | '.join(looked)} | say tried", description="x")
-    session = await kedge.session()
+    session = await in_mode(kedge, mode)
     await kedge.wait((await kedge.submit(session, f"script: {child} | say over"))["run_id"])
     (one,) = [s for s in await kedge.call("GET", f"{kedge.at}/sessions") if s["parent_session_id"] == session]
-    assert [needed_approval(result) for result in outputs(await kedge.messages(one["id"]))] == [True, True]
+    assert [needed_approval(result) for result in outputs(await kedge.messages(one["id"]))] == [True] * 3
 
 
 async def test_an_answer_to_a_question_is_not_an_approval(kedge: Peer) -> None:

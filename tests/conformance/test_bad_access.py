@@ -18,7 +18,7 @@ from tests.conformance.test_i_agent import call
 Header = tuple[str, bytes]
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 #: A body that shuts down a server, so that a request that passes its checks is noticed.
-NOWHERE = [("GET", "/v1/nothing"), ("GET", "/"), ("POST", "/v1"), ("DELETE", "/v1/health")]
+NOWHERE = [("GET", "/v1/nothing"), ("GET", "/nothing"), ("POST", "/v1"), ("DELETE", "/v1/health")]
 
 
 async def reference(peer: Peer) -> dict[str, dict[str, Any]]:
@@ -42,6 +42,8 @@ async def known_ids(peer: Peer) -> dict[str, str]:
         "{run_id}": run_id,
         "{grant_id}": grant["id"],
         "{job_id}": "j1",  # a kept command takes a second to start, in each of these tests
+        "{name}": "none",  # so does an MCP server
+        "{browser_id}": "b1",
     }
 
 
@@ -104,8 +106,8 @@ async def test_without_the_token_no_route_answers(kedge: Peer, shared: tuple[str
         for method, path in [*await all_routes(kedge, known), *NOWHERE]:
             reply = await send(line, method, path, [("Authorization", value) for value in values], "localhost")
             if path == "/v1/health" and method == "GET":
-                assert reply == (200, {"ok": True, "state": "ready"}), "the one public route"
-            else:
+                assert reply == (200, {"ok": True, "state": "ready"}), "a public route"
+            elif path != "/v1/web/login":  # the other one
                 check_refused(reply, 401, "unauthorized")
 
 
@@ -193,7 +195,7 @@ async def test_a_token_in_the_query_is_ignored(kedge: Peer, shared: tuple[str, s
     async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
         for method, path in [*await all_routes(kedge, known), *NOWHERE]:
             reply = await send(line, method, f"{path}?{name}={token}&client_id={kedge.client_id}", [], "localhost")
-            if (method, path) != ("GET", "/v1/health"):
+            if (method, path) not in (("GET", "/v1/health"), ("POST", "/v1/web/login")):
                 check_refused(reply, 401, "unauthorized")
 
 
@@ -274,11 +276,13 @@ async def test_unknown_ids_are_not_found_on_any_route(kedge: Peer) -> None:
         "scope": "both",
     }
     body |= {"id": "unknown", "action": "deny", "batch_request_id": "unknown", "skip": False}
+    body |= {"client_id": kedge.client_id}
     async with no_trace(kedge, session):
         for path, operations in (await reference(kedge)).items():
             for workspace in ("nowhere", kedge.workspace):
                 at = path.replace("{id}", workspace).replace("{sid}", "unknown").replace("{run_id}", "unknown")
                 at = at.replace("{grant_id}", "unknown").replace("{job_id}", "unknown")
+                at = at.replace("{name}", "unknown").replace("{browser_id}", "unknown")
                 if "nowhere" not in at and "unknown" not in at:
                     continue
                 for method in operations:

@@ -80,6 +80,8 @@ WRONG_FIELDS: dict[str, tuple[int, bytes]] = {
     "model number": (422, b'"model": 7'),
     "model with NUL": (422, b'"model": "a\\u0000"'),
     "model of 100,000 characters": (422, b'"model": "' + b"m" * 100_000 + b'"'),
+    "effort unknown": (422, b'"effort": "most"'),
+    "effort number": (422, b'"effort": 3'),
     "max_steps zero": (422, b'"max_steps": 0'),
     "max_steps negative": (422, b'"max_steps": -1'),
     "max_steps fraction": (422, b'"max_steps": 1.5'),

@@ -105,7 +105,8 @@ def _value(document: Json, schema: Json) -> Any:
     match schema.get("type"):
         case "object":
             fields: Json = schema.get("properties", {})
-            return {name: _value(document, fields[name]) for name in schema.get("required", ())}
+            required = {name: _value(document, fields[name]) for name in schema.get("required", ())}
+            return required | ({"client_id": str(uuid.uuid4())} if "client_id" in required else {})
         case "array":
             return []
         case "integer" | "number":

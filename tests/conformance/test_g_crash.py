@@ -76,8 +76,9 @@ class Phases:
         for number in range(3):
             await self.submit(peer, "queue", f"{hold} | say answer {number}")
         await self.submit(peer, "fold", f"{hold} | say never said")
+        await wait(self.tags["fold"], 1)  # else the first Step may already fold the next prompt
         await self.submit(peer, "fold", "a word more", own_id=False)
-        for phase in ("silent model", "model stream", "queue", "fold"):
+        for phase in ("silent model", "model stream", "queue"):
             await wait(self.tags[phase], 1)
         await wait(self.tags["between steps"], 2)
         await stream.until(

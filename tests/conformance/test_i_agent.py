@@ -14,7 +14,7 @@ from tests.conformance.harness import Endpoint, Json, Peer, Server, finish_of, o
 MODELS = ("local/fake-large", "claude/fake-large")
 
 
-def call(name: str, **given: object) -> str:
+def call(name: str, /, **given: object) -> str:
     """Return a script directive for a tool call. A bar in the input is escaped, since it would end the directive."""
     return f"tool {name} {json.dumps(given)}".replace("|", "\\u007c")
 

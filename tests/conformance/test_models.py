@@ -1,11 +1,12 @@
-"""The available models, and the context size of a Run."""
+"""The available models, the context size of a Run, and its effort."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tests.conformance.harness import Json, Peer, Server, unique
+from tests.conformance.harness import Endpoint, Json, Peer, Server, unique
 
 
 async def models(kedge: Peer) -> dict[str, Json]:
@@ -85,3 +86,54 @@ async def test_context_of_the_last_request_survives_a_restart(
     server.start()
     async with server.peer(workspace) as kedge:
         assert (await kedge.run(run["run_id"]))["context_tokens"] == 707
+
+
+async def sent_effort(kedge: Peer, endpoint: Endpoint, session: str, **fields: Any) -> Json:
+    """Return what the request of a Run with these options says about its effort."""
+    tag = unique()
+    await kedge.wait((await kedge.submit(session, f"script: tag {tag} | say done", **fields))["run_id"])
+    (request,) = endpoint.requests(tag)
+    return {field: request.body[field] for field in ("reasoning_effort", "thinking") if field in request.body}
+
+
+async def test_effort_is_sent_per_run_per_session_or_not_at_all(kedge: Peer, endpoint: Endpoint) -> None:
+    session = await kedge.session()
+    at = f"{kedge.at}/sessions/{session}"
+    assert await sent_effort(kedge, endpoint, session) == {}
+    assert await sent_effort(kedge, endpoint, session, effort="high") == {"reasoning_effort": "high"}
+    assert (await kedge.call("GET", at))["effort"] == "", "the effort of a Run is not that of its session"
+    assert (await kedge.call("PUT", at, {"effort": "low"}))["effort"] == "low"
+    assert await sent_effort(kedge, endpoint, session) == {"reasoning_effort": "low"}
+    assert await sent_effort(kedge, endpoint, session, effort="") == {}
+    other: Json = {"model": "claude/fake-large"}
+    assert await sent_effort(kedge, endpoint, session, **other) == {}, "the session's effort is for its own model"
+    thinking = {"type": "enabled", "budget_tokens": 4096}
+    assert await sent_effort(kedge, endpoint, session, effort="medium", **other) == {"thinking": thinking}
+    assert (await kedge.call("PUT", at, other))["effort"] == "low"
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    assert await sent_effort(kedge, endpoint, session) == {"thinking": thinking}
+    last = (await kedge.messages(session))[-1]["id"]
+    fork = await kedge.call("POST", f"{at}/fork", {"message_id": last})
+    assert (fork["model"], fork["effort"]) == ("claude/fake-large", "low")
+
+
+async def test_folded_prompt_keeps_the_effort_of_its_host(kedge: Peer, endpoint: Endpoint) -> None:
+    session, tag = await kedge.session(), unique()
+    script = f"script: tag {tag} | hold {tag} | tool nothing {{}} | say done"
+    host = await kedge.submit(session, script, effort="low")
+    await endpoint.wait_open(tag)
+    await kedge.submit(session, "also this", effort="high", when_busy="fold")
+    await kedge.call("PUT", f"{kedge.at}/sessions/{session}", {"effort": "high"})
+    endpoint.release(tag)
+    assert (await kedge.wait(host["run_id"]))["outcome"] == "completed"
+    first, second = endpoint.requests(tag)
+    assert second.text == "also this"
+    assert (first.body["reasoning_effort"], second.body["reasoning_effort"]) == ("low", "low")
+
+
+async def test_invalid_effort_changes_nothing(kedge: Peer) -> None:
+    session = await kedge.session()
+    await kedge.submit(session, "hello", effort="most", expect=422)
+    await kedge.call("PUT", f"{kedge.at}/sessions/{session}", {"effort": "most"}, expect=422)
+    assert await kedge.runs(session) == []
+    assert (await kedge.call("GET", f"{kedge.at}/sessions/{session}"))["effort"] == ""

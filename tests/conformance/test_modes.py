@@ -130,6 +130,30 @@ async def test_auto_confines_commands_and_asks_to_leave(
         assert "file reached\nnetwork reached" in last["content"]
 
 
+@pytest.mark.found(
+    "issue 20", "a command that ran unasked could create guarded files, such as CLAUDE.md; new ones are moved away"
+)
+async def test_auto_withholds_new_guarded_files(kedge: Peer) -> None:
+    """Also those of a command in the background, when the Run ends; not those that the user has approved."""
+    session = await kedge.session()
+    if (await kedge.reply("PUT", f"{kedge.at}/sessions/{session}", {"mode": "auto"})).status_code == 409:
+        pytest.skip("this machine has no sandbox that isolates from the network")
+    calls = [
+        call("bash", command="echo evil > CLAUDE.md; echo fine > a.txt"),
+        call("bash", command="echo evil > GEMINI.md; touch started; exec sleep 1000", background=True),
+        call("bash", command="until [ -e started ]; do sleep 0.01; done"),
+        call("write", path="AGENTS.md", content="mine"),
+    ]
+    async with kedge.stream(session_id=session) as stream:
+        run_id = (await kedge.submit(session, f"script: {' | step | '.join(calls)} | say over"))["run_id"]
+        (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
+        await kedge.answer(asked.payload["id"], "allow")
+        await stream.until_complete(run_id)
+    first = outputs(await kedge.messages(session))[0]
+    assert first["content"].startswith("Withheld: CLAUDE.md. A command in the sandbox must not leave new guarded files")
+    assert sorted(path.name for path in kedge.directory.iterdir()) == ["AGENTS.md", "a.txt", "started"]
+
+
 async def test_an_accepted_plan_switches_the_mode_and_continues(kedge: Peer) -> None:
     """The tool is offered in plan mode only. Refining stays in plan mode, accepting continues in the same Run."""
     session = await kedge.session()

@@ -79,19 +79,19 @@ def commands() -> set[str]:
 
 async def test_list_directory(peer: Peer) -> None:
     text = await ask(peer, "What is in this directory?")
-    assert text.startswith("This directory contains 2 files and 1 folder.\n\n  src/")
+    assert text.startswith("This directory contains 2 files and 1 folder.\n\n```\n  src/")
     assert text.splitlines()[-1].startswith("This is kedge's built-in offline model")
 
 
 async def test_read_file(peer: Peer) -> None:
     assert (await ask(peer, "read README.md")).startswith(
-        "README.md contains:\n\n# A small project\n\nIt says hello.\n"
+        "README.md contains:\n\n```\n# A small project\n\nIt says hello.\n"
     )
 
 
 async def test_find_text(peer: Peer) -> None:
     text = await ask(peer, "find HELLO in src")
-    assert text.startswith('"HELLO" occurs on 1 line in 1 file:\n\nsrc/app.py\n')
+    assert text.startswith('"HELLO" occurs on 1 line in 1 file:\n\n```\nsrc/app.py\n')
 
 
 async def test_other_prompt_is_answered_with_abilities(peer: Peer) -> None:
@@ -109,7 +109,7 @@ async def test_allowed_command_runs(peer: Peer, workspace: Path) -> None:
         await answer(peer, approval, "allow")
         run = await peer.wait(receipt["run_id"])
     assert run["outcome"] == "completed"
-    assert run["text"].startswith("`touch made && echo done` ended with exit code 0:\n\ndone\n")
+    assert run["text"].startswith("`touch made && echo done` ended with exit code 0:\n\n```\ndone\n")
     assert (workspace / "made").exists()
 
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from kedge.core.approvals import (
+    BY_RULE,
     RULE_CHARS_MAX,
     Ask,
     Grant,
@@ -54,6 +55,15 @@ def decision(intent: Intent, allow: str = "", deny: str = "", *grants: str, skip
     rules = parse_rules([allow] if allow else [], [deny] if deny else [])
     given = tuple(Grant(f"g{number}", "w", "", rule, 0) for number, rule in enumerate(grants))
     return permit(intent, rules, given, skip=skip).decision
+
+
+def test_rules_apply_to_every_file_of_a_change() -> None:
+    intent = Intent(
+        ("rename", "edit"), "write", "src/a.py", "", "/w/src/a.py", "{}", "b", also=("src/b.py", "lib/c.py")
+    )
+    assert decision(intent, allow="edit(src/**)") == "ask"
+    assert decision(intent, allow="edit(**)") == "allow"
+    assert decision(intent, allow="edit(**)", deny="edit(lib/**)") == "deny"
 
 
 # --- rules as text ---
@@ -369,6 +379,13 @@ def test_an_ask_is_allowed_by_each_of_the_answers_that_allow() -> None:
     for answer in ("allow", "allow_session", "allow_always"):
         assert replace(ask, state="answered", answer=answer).is_allowed
     assert not replace(ask, state="answered", answer="deny").is_allowed
+    by_rule = ask.allowed_by_rule("mode yolo", 7)
+    assert (by_rule.state, by_rule.is_allowed, by_rule.answered_by, by_rule.answered_at) == (
+        "answered",
+        True,
+        BY_RULE,
+        7,
+    )
 
 
 def test_a_file_that_may_not_be_viewed_is_hidden_and_no_other() -> None:
@@ -392,6 +409,18 @@ def test_deny_covers_both_names_of_a_path_and_allow_the_real_one() -> None:
     for pattern in ("real", "link"):
         assert permit(linked, parse_rules([], [f"view({pattern})"]), (), skip=True).decision == "deny"
     assert permit(linked, parse_rules(["view(link)"], []), ()).decision == "ask"
+
+
+def test_ask_that_a_rule_permits_is_settled_with_the_reason() -> None:
+    ask = Ask("ask1", "w1", "s1", "r1", "c1", "bash", "approval", 1, "Run make", "{}")
+    settled = ask.allowed_by_rule("the rule bash(make) allows it", 7)
+    assert (settled.state, settled.is_allowed, settled.answered_by, settled.answered_at) == (
+        "answered",
+        True,
+        BY_RULE,
+        7,
+    )
+    assert settled.message == "the rule bash(make) allows it"
 
 
 def test_grant_in_a_directory_has_its_own_name() -> None:

@@ -22,7 +22,7 @@ branch = true
 source = kedge.core
 [report]
 partial_also =
-    case RunEdited\(\) \| RunMoved\(\) \| FoldMarked\(\):
+    case RunEdited\(\):
 """
 
 

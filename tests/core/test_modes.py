@@ -20,19 +20,22 @@ NO_RULES = Rules()
 SESSION = SessionRecord("s", "w", "t", 1, 1)
 
 
+SECRET_COMMAND = replace(COMMAND, exact_only=True)
+
+
 def decisions(mode: Mode, rules: Rules = NO_RULES) -> list[str]:
-    intents = (VIEW, FETCH, EDIT, GUARDED, OUTSIDE, COMMAND)
+    intents = (VIEW, FETCH, EDIT, GUARDED, OUTSIDE, COMMAND, SECRET_COMMAND)
     return [permit_in_mode(mode, intent, rules, (), can_confine=True).decision for intent in intents]
 
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        ("plan", "allow ask refuse refuse refuse refuse"),
-        ("ask", "allow ask ask ask ask ask"),
-        ("edits", "allow ask allow ask ask ask"),
-        ("auto", "allow ask allow ask ask allow"),
-        ("yolo", "allow allow allow allow allow allow"),
+        ("plan", "allow ask refuse refuse refuse refuse refuse"),
+        ("ask", "allow ask ask ask ask ask ask"),
+        ("edits", "allow ask allow ask ask ask ask"),
+        ("auto", "allow ask allow ask ask allow ask"),
+        ("yolo", "allow allow allow allow allow allow allow"),
     ],
 )
 def test_decision_depends_on_the_mode(mode: Mode, expected: str) -> None:
@@ -85,7 +88,7 @@ def test_deny_rules_hold_in_every_mode(mode: Mode) -> None:
 
 
 def test_allow_rules_do_not_hold_in_plan_mode() -> None:
-    assert decisions("plan", parse_rules(["*", "bash"], [])) == ["allow", "allow", *["refuse"] * 4]
+    assert decisions("plan", parse_rules(["*", "bash"], [])) == ["allow", "allow", *["refuse"] * 5]
 
 
 def test_narrower_mode_is_the_one_that_allows_less() -> None:

@@ -31,10 +31,20 @@ def test_approval_offers_exact_and_wider_rules() -> None:
         "npm test && pytest -x": (("bash(npm test)", "bash(pytest -x)"), ("bash(npm test *)", "bash(pytest *)")),
         "npm test && ./x.sh": (("bash(npm test)", "bash(./x.sh)"), ("bash(npm test *)", "bash(./x.sh)")),
         "uv run pytest -q": (("bash(uv run pytest -q)",), ("bash(uv run pytest *)",)),
-        "git commit -m 'a b'": ((), ("bash(git commit *)",)),
+        # No rule covers exactly a line with quoted words.
+        "git commit -m 'a b'": (("bash(git commit *)",),),
+        "git commit -m 'a b' && npm test": (("bash(git commit *)", "bash(npm test *)"),),
+        "git reset 'a b'": (),
+        "cd /tmp": (),
+        "cd sub/x; npm test": (("bash(npm test) in sub/x",), ("bash(npm test *) in sub/x",)),
         # These are never offered with a wildcard.
         "rm -r build": (("bash(rm -r build)",),),
         "git push origin main": (("bash(git push origin main)",),),
+        # What a wildcard covers runs without a network.
+        "npm install": (("bash(npm install)",),),
+        "uv sync --frozen": (("bash(uv sync --frozen)",),),
+        "git fetch origin": (("bash(git fetch origin)",),),
+        "git pull": (("bash(git pull)",),),
         "python x.py": (("bash(python x.py)",),),
         "pytest -p evil": (("bash(pytest -p evil)",),),
         "mytool x": (("bash(mytool x)",),),
@@ -61,8 +71,9 @@ def test_edited_rules_must_cover_the_line() -> None:
         ("edit(**)",): "is not a rule for a command",
         ("bash(*)",): "write bash to allow",
         ("bash(* -x)",): "must name its program",
-        ("bash(npm run test:unit && pytest -x)",): "is not a rule for a command",
-        ("Bash(pytest *)",): "is not a rule for a command",
+        ("bash(npm run test:unit && pytest -x)",): "a rule covers a single command; write one rule for each.",
+        ("Bash(pytest *)",): "did you mean bash(pytest *)?",
+        ("bash(pytest $X)",): "is not a rule for a command",
     }
     for rules, reason in refused.items():
         with pytest.raises(Invalid) as caught:

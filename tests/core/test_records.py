@@ -29,6 +29,7 @@ from kedge.core.records import (
     Prompt,
     RunOptions,
     RunRecord,
+    SessionRecord,
     Usage,
     attachment_digest,
     cancelled_message,
@@ -39,6 +40,7 @@ from kedge.core.records import (
     restore,
     user_message,
 )
+from kedge.core.run_trace import TRACE_ENTRIES_MAX, TraceEntry
 from kedge.core.transcript import AttachedFile, FinishPart, Message, Text
 
 
@@ -170,7 +172,20 @@ def test_edit_leaves_the_content_to_the_engine(rows: Rows) -> None:
 
 def test_a_run_told_to_fold_later_is_one_that_folds(rows: Rows) -> None:
     before = rows.runs["c"]
-    assert rows.put(FoldRun("c", 5)) == {"c": replace(before, folds=True)}
+    assert rows.put(FoldRun("c", 5)) == {"c": replace(before, folds=True, trace=(TraceEntry("fold", 5),))}
+
+
+def test_trace_has_the_latest_of_what_happened_to_a_run(rows: Rows) -> None:
+    for number in range(TRACE_ENTRIES_MAX):
+        rows.put(MoveRun("b", "c" if number % 2 else None, 5 + number))
+    rows.put(Recover("resume", 70))
+    rows.put(CancelRun("a", 80))
+    rows.put(Cancel(90))
+    trace = {run_id: run.trace for run_id, run in rows.runs.items()}
+    expected = TraceEntry("resume", 70), TraceEntry("cancel_run", 80), TraceEntry("cancel", 90, rows.lane.mark)
+    assert trace["a"] == expected
+    assert len(trace["b"]) == TRACE_ENTRIES_MAX
+    assert trace["b"][-2:] == (TraceEntry("move", 53), TraceEntry("move", 54, before="c"))
 
 
 def test_no_events_no_changes(rows: Rows) -> None:
@@ -358,3 +373,12 @@ def test_a_version_keeps_the_content_before_the_first_change() -> None:
     assert second.changed("b", "c") == second, "a repeated append changes nothing"
     assert first.changed("elsewhere", "c").after == ("c",), "another program has changed the file in between"
     assert [second.is_own(digest) for digest in ("a", "b", "c", "d")] == [True, True, True, False]
+
+
+def test_effort_of_the_session_is_for_its_model() -> None:
+    session = SessionRecord("s", "w", "", 0, 0, model="p/m", effort="high")
+    assert session.effort_of(RunOptions()) == "high"
+    assert session.effort_of(RunOptions(model="p/m")) == "high"
+    assert session.effort_of(RunOptions(model="p/other")) == "", "another model may refuse it"
+    assert session.effort_of(RunOptions(effort="")) == "", "the default of the model, for this Run"
+    assert session.effort_of(RunOptions(model="p/other", effort="low")) == "low"

@@ -74,4 +74,13 @@ def test_wildcard_that_covers_nothing_is_reported() -> None:
 
 
 def test_rules_know_all_tools() -> None:
-    assert set(TOOL_NAMES) == {tool.name for tool in all_tools()}
+    extensions = {"skill", "mcp"}
+    assert set(TOOL_NAMES) == {tool.name for tool in all_tools()} | extensions
+
+
+def test_rules_for_tools_of_mcp_servers() -> None:
+    check_rules(("mcp(a/b)", "mcp(a/*)", "mcp"), ("mcp(a)", "mcp(a/b)"))
+    with pytest.raises(Invalid, match=r"write mcp\(a/\*\)"):
+        check_rules(("mcp(a)",), ())
+    with pytest.raises(Invalid, match=r"did you mean mcp\(a/b\)\?"):
+        check_rules(("mcp__a__b",), ())

@@ -417,6 +417,9 @@ class PlainMachine:
             raise ToolFailed(self.fails)
         return self.plain
 
+    def stay_alive(self, until: float) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from kedge.core.approvals import Answer
+from kedge.core.approvals import BY_RULE, Answer, Ask, Grant
+from kedge.core.modes import Mode
 from kedge.core.transcript import ToolResult
 from kedge.errors import AskWithdrawn, StoreUnavailable
 from kedge.store.base import Write
@@ -16,9 +19,10 @@ from kedge.testing.scripted import Call, Hold, ScriptedModel
 from kedge.tools.base import ToolContext
 from kedge.tools.question import QuestionTool
 from kedge.tools.view import ViewTool
-from tests.engine.rig import ActingTool, OutageStore, do, kill, never, no_asyncio_errors, rig, spin, start
+from tests.engine.rig import ActingTool, OutageStore, Rig, do, kill, never, no_asyncio_errors, rig, spin, start
 from tests.engine.test_feed import read_all, reader
 
+SWITCHED: tuple[Mode, ...] = ("yolo", "ask")
 ASK = Call("question", {"questions": [{"question": "Which?"}]})
 
 
@@ -377,3 +381,112 @@ async def test_ask_about_a_non_utf8_path_is_streamed(tmp_path: Path) -> None:
         await r.engine.asks.answer(r.workspace, ask.id, "deny")
         await r.end(run)
         await r.assert_sound()
+
+
+def by_rule(write: Write) -> list[str]:
+    return [ask.id for ask in write.asks if ask.answered_by == BY_RULE]
+
+
+async def test_grant_settles_what_it_permits_in_one_append(tmp_path: Path) -> None:
+    store, tool = OutageStore(), ActingTool()
+    written: list[list[str]] = []
+
+    def is_held(write: Write) -> bool:
+        if settled := by_rule(write):
+            written.append(settled)
+        return False
+
+    store.held = is_held
+    same = [Call("bash", {"do": "a", "ask": True})] * 3
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(same, "ok"), store, tools=(tool,)) as r:
+        run = await r.submit()
+        first, *others = await r.until_asked(3)
+        await r.engine.asks.answer(r.workspace, first.id, "allow_session")
+        assert (await r.end(run)).text == "ok"
+        assert written == [[ask.id for ask in others]]
+        assert tool.started == ["a"] * 3
+        await r.assert_sound()
+
+
+class LateGrantsStore(OutageStore):
+    """Returns the grants as they were some time ago, if `is_late`."""
+
+    is_late = False
+
+    async def grants(self, workspace_id: str) -> list[Grant]:
+        grants = await super().grants(workspace_id)
+        if self.is_late:
+            self.waiting.set()
+            await self.gate.wait()
+        return grants
+
+
+@asynccontextmanager
+async def asked_elsewhere(
+    directory: Path, tool: ActingTool, *commands: str
+) -> AsyncIterator[tuple[Rig, LateGrantsStore, Ask]]:
+    """A session whose next Run asks for `commands`, then for a command that another session has asked for: that Ask is
+    the last value."""
+    store = LateGrantsStore()
+    model = ScriptedModel(*(do(command, ask=True) for command in ("a", *commands, "a")), "ok", "ok")
+    async with no_asyncio_errors(), rig(directory, model, store, tools=(tool,)) as r:
+        other = await r.engine.create_session(r.workspace, "other")
+        await r.submit()
+        (first,) = await r.until_asked()
+        r.session = other.id
+        yield r, store, first
+        await r.assert_sound()
+
+
+async def test_ask_is_settled_by_a_grant_that_is_older(tmp_path: Path) -> None:
+    """The decision to ask was made without the grant, and the Ask is written after it. The Run has asked before: the
+    task that settles its Asks has already seen the grant."""
+    tool = ActingTool()
+    async with asked_elsewhere(tmp_path, tool, "b") as (r, store, first):
+        run = await r.submit()
+        _, before = await r.until_asked(2)
+        await spin()
+        store.is_late = True
+        await r.engine.asks.answer(r.workspace, before.id, "allow")
+        await store.waiting.wait()
+        await r.engine.asks.answer(r.workspace, first.id, "allow_always")
+        await spin()
+        store.gate.set()
+        assert (await r.end(run)).text == "ok"
+        assert sorted(tool.started) == ["a", "a", "b"]
+
+
+async def test_answer_before_a_grant_wins(tmp_path: Path) -> None:
+    """The answer is being written when the grant makes its call be decided again."""
+    tool = ActingTool()
+    async with asked_elsewhere(tmp_path, tool) as (r, store, first):
+        run = await r.submit()
+        _, ask = await r.until_asked(2)
+        store.held = lambda write: any(one.answer == "deny" for one in write.asks)
+        denying = asyncio.create_task(r.engine.asks.answer(r.workspace, ask.id, "deny"))
+        await store.waiting.wait()
+        await r.engine.asks.answer(r.workspace, first.id, "allow_always")
+        await spin()
+        store.gate.set()
+        assert (await denying).first
+        await r.end(run)
+        assert tool.started == ["a"]
+
+
+async def test_mode_that_is_switched_back_settles_nothing(tmp_path: Path) -> None:
+    """The second switch is being written when the first one makes the call be decided again."""
+    store, tool = OutageStore(), ActingTool()
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(do("a", ask=True)), store, tools=(tool,)) as r:
+        await r.submit()
+        (ask,) = await r.until_asked()
+        await r.engine.modes.switch(r.workspace, r.session, "plan")
+        await spin()
+        store.held = lambda write: any(session.mode == "ask" for session in write.sessions)
+        switch = r.engine.modes.switch
+        switching = asyncio.gather(*(switch(r.workspace, r.session, mode) for mode in SWITCHED))
+        await store.waiting.wait()
+        await spin()
+        store.gate.set()
+        await switching
+        await spin()
+        assert (await r.engine.asks.pending(r.workspace), tool.started) == ([ask], [])

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.config.schema import Config
+from kedge.config.schema import Config, SandboxConfig
 from kedge.core.approvals import Confinement
+from kedge.engine import tool_processes
 from kedge.engine.sandbox import OwnFiles
 from kedge.engine.tool_processes import WardenMachine
 from kedge.tools.file_threads import FileThreads
@@ -44,7 +45,7 @@ class Confined:
         while data := await process.read():
             output += data
         await process.end(0)
-        return output.decode()
+        return output.decode() + await process.withhold()
 
 
 @pytest.fixture(params=MACHINES)
@@ -135,6 +136,15 @@ async def test_read_only_commands_write_nothing(confined: Confined) -> None:
     assert os.listdir(os.environ["TMPDIR"]) == []
 
 
+async def test_read_only_commands_have_limits(confined: Confined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine without a sandbox."""
+    monkeypatch.setattr(tool_processes, "READ_ONLY_CPU_S_MAX", 1)
+    limits = "ulimit -d; (while :; do :; done); echo $?"
+    output = (await confined.run(limits, "read_only")).split()
+    assert (output[0], output[-1]) == (str(tool_processes.READ_ONLY_DATA_BYTES_MAX // 1024), "137")
+    assert await confined.run("ulimit -d", "workspace") == "unlimited\n"
+
+
 @pytest.mark.parametrize("confinement", ["read_only", "workspace"])
 async def test_confined_commands_have_no_network(confined: Confined, confinement: Confinement) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -153,6 +163,27 @@ async def test_confined_commands_have_no_network(confined: Confined, confinement
 GUARDED = ["AGENTS.md", "pkg/CLAUDE.md", ".github/workflows/ci.yml", ".venv/bin/activate", ".vscode/tasks.json"]
 GUARDED += [".envrc", ".git/config", ".git/hooks/pre-commit", ".git/modules/m/config", ".git/worktrees/w/commondir"]
 GUARDED += ["crush.json", ".claude/settings.json", "target.md", "bare/hooks/post-update"]
+
+
+@pytest.mark.parametrize("confinement", ["read_only", "workspace"])
+async def test_credentials_of_the_home_are_hidden(
+    confined: Confined, confinement: Confinement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not await confined.can_confine():
+        return
+    home = confined.root.parent / "home"
+    (home / "keys").mkdir(parents=True)
+    (home / "keys/id_rsa").write_text("KEY\n")
+    (home / ".ssh").symlink_to("keys")
+    for name in (".netrc", ".npmrc", ".plain"):
+        (home / name).write_text(f"KEY {name}\n")
+    monkeypatch.setenv("HOME", str(home))
+    script = "cd; cat .ssh/id_rsa keys/id_rsa .netrc .npmrc; cat .plain; git config --get user.name; true"
+    output = await confined.run(script, confinement)
+    assert [line for line in output.splitlines() if line.startswith("KEY")] == ["KEY .plain"]
+    assert "KEY .netrc" in await confined.run(script, "configured")
+    online = Config(sandbox=SandboxConfig(network=True))
+    assert ("KEY .netrc" in await confined.run(script, confinement, online)) == (confinement == "workspace")
 
 
 @pytest.mark.found(

@@ -28,7 +28,7 @@ def sizes(r: Rig) -> dict[str, int]:
         "running": len(runner._running),
         "runner tasks": len(runner._tasks),
         "door tasks": len(door._tasks),
-        "cancels": len(r.engine._cancels_of_abandoned),
+        "cancels": len(r.engine.abandoned_runs.cancels),
         "tasks": len(asyncio.all_tasks()),
     }
 

@@ -147,7 +147,7 @@ class Actions:
             case _:
                 message_id = await self.run(session, "text")
                 forked = await engine.fork_session(workspace, session, message_id)
-                assert await engine.search(workspace, "answer", 5)
+                assert await engine.reports.search(workspace, "answer", 5)
                 await engine.delete_session(workspace, forked.id)
         if number % 2:
             await engine.delete_session(workspace, session)

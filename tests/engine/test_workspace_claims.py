@@ -119,6 +119,6 @@ async def test_run_of_a_returned_client_is_not_cancelled_late(tmp_path: Path) ->
         r.engine.workspaces.release(r.workspace.id, CLIENT)
         await refused.wait()
         r.engine.workspaces.stream_opened(r.workspace, CLIENT, "again")
-        await until(lambda: not r.engine._cancels_of_abandoned)
+        await until(lambda: not r.engine.abandoned_runs.cancels)
         r.model.release("k")
         assert (await r.end("a")).outcome == "completed"

@@ -28,7 +28,8 @@ OPEN_MAX = 12
 #: Memory growth of the server during a proof that caches explain. kB.
 GROWTH_KB_MAX = 40_000
 SENTINEL = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-#: The only replies without a token: invalid request, token required, foreign origin or host, and the health check.
+#: The only replies without a token: invalid request, token required, foreign origin or host, the health check, and the
+#: web page.
 REFUSALS = {(400, "invalid"), (401, "unauthorized"), (403, "bad_origin"), (421, "bad_host")}
 HEALTHY = {"ok": True, "state": "ready"}
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
@@ -124,8 +125,8 @@ class Connection:
         status, _, body = reply
         if status >= 500:
             return f"{status} {body[:200]!r}"
-        if self.is_local or self.has_token or not body:
-            return ""
+        if self.is_local or self.has_token or not body or body.startswith(b"<!doctype html>"):
+            return ""  # the file of the web page needs no token
         answer = json.loads(body)
         if status == 200 and answer == HEALTHY:
             return ""

@@ -1,4 +1,4 @@
-"""Command lines that run without an approval, executed: they change no file and open no connection.
+"""Command lines that run without an approval, executed: they change no file, open no connection, print no credential.
 
 They run twice: in the sandbox for read-only commands, and without any sandbox, since the table alone must hold."""
 
@@ -29,6 +29,7 @@ EACH = 20
 #: Time for the lines of a seed. Seconds.
 SEED_S = 120
 
+_STRACE = shutil.which("strace")
 _CONNECTION = re.compile(r"socket\(AF_(?!UNIX|NETLINK)|connect\(\d+, \{sa_family=AF_(?!UNIX)")
 
 
@@ -44,14 +45,16 @@ def state_of(base: Path) -> dict[str, tuple[int, ...]]:
 
 
 def run_plainly(texts: list[str], root: Path, trace: Path) -> str:
-    """Run lines without a sandbox, and return the network calls that were seen."""
-    script = "\n".join(f"( {text}\n) >/dev/null 2>&1 </dev/null" for text in texts)
-    strace = shutil.which("strace")
-    traced = [strace, "-f", "-qq", "-e", "trace=socket,connect", "-o", str(trace)] if strace else []
+    """Run lines without a sandbox. Return the network calls that were seen, and the lines that print credentials."""
+    output = trace.with_name("output")
+    output.unlink(missing_ok=True)
+    script = "\n".join(f"( {text}\n) >>{output} 2>&1 </dev/null" for text in texts)
+    traced = [_STRACE, "-f", "-qq", "-e", "trace=socket,connect", "-o", str(trace)] if _STRACE else []
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(root.parent), "LC_ALL": "C.UTF-8"}
     subprocess.run([*traced, "bash", "-c", script], cwd=root, env=environment, check=False, timeout=SEED_S)
     calls = trace.read_text() if trace.exists() else ""
-    return "\n".join(line for line in calls.splitlines() if _CONNECTION.search(line))
+    seen = [line for line in calls.splitlines() if _CONNECTION.search(line)]
+    return "\n".join([*seen, *(["a credential was printed"] if b"SECRET=1" in output.read_bytes() else [])])
 
 
 async def run_confined(texts: list[str], root: Path) -> None:
@@ -78,7 +81,9 @@ async def test_lines_that_pass_change_nothing(tmp_path: Path, seeds: range) -> N
         (base / name).mkdir(parents=True)
     root = make_canary(base)
     corpus = corpus_lines()
-    with proof("G14", "read-only command lines that ran without an approval", "wrote or connected") as figure:
+    with proof(
+        "G14", "read-only command lines that ran without an approval", "wrote, connected or printed a credential"
+    ) as figure:
         for seed in seeds:
             rng = random.Random(seed)
             lines: list[tuple[str, str]] = []
@@ -103,6 +108,9 @@ async def test_lines_that_pass_change_nothing(tmp_path: Path, seeds: range) -> N
                 continue  # no sandbox on this machine
             figure.notes["also in the sandbox"] = figure.count
             assert state_of(base) == before, replay("test_read_only_lines.py", seed)
+        figure.notes["with system calls traced"] = figure.count if _STRACE else 0
+    if not _STRACE:
+        pytest.skip("strace is not installed: the lines changed nothing, but their connections were not traced")
 
 
 def test_checked_line_prints_the_same_output(tmp_path: Path) -> None:
@@ -115,6 +123,8 @@ def test_checked_line_prints_the_same_output(tmp_path: Path) -> None:
         result = checked(line, around(root))
         if result is None or not all(result.parts) or "sleep" in line or "du " in line or "df" in line:
             continue  # the programs of other tests, and figures that change
+        if "stash show" in line:
+            continue  # without a stash it has another exit code
         outputs = [
             subprocess.run(["bash", "-c", text], cwd=root, env=environment, capture_output=True, check=False, input=b"")
             for text in (line, result.text)

@@ -20,7 +20,7 @@ from kedge.core.transcript import (
     for_model,
 )
 from kedge.errors import ModelFailed
-from kedge.llm.anthropic_request import GO_ON, LEFT_OUT, OUTPUT_TOKENS_DEFAULT
+from kedge.llm.anthropic_request import GO_ON, LEFT_OUT, OUTPUT_TOKENS_DEFAULT, THINKING_TOKENS_MIN
 from kedge.llm.base import REDACTED, ModelRequest, ReasoningDelta, ToolSpec
 from kedge.llm.content import NO_IMAGES, NO_OUTPUT
 from kedge.testing import ScriptedEndpoint
@@ -215,6 +215,28 @@ class TestThinking:
     )
     async def test_newer_models_choose_their_thinking_budget(self, sent: Any, model: str, kind: str) -> None:
         assert (await sent("go", model=model, thinking_tokens=2048))["thinking"]["type"] == kind
+
+    @pytest.mark.parametrize(
+        ("effort", "output", "budget", "limit"),
+        [
+            ("low", None, THINKING_TOKENS_MIN, OUTPUT_TOKENS_DEFAULT + THINKING_TOKENS_MIN),
+            ("medium", 64_000, 16_000, 64_000),
+            ("high", 64_000, 32_000, 64_000),
+            ("high", 2048, THINKING_TOKENS_MIN, 2048),
+            ("high", 2000, None, 2000),
+        ],
+    )
+    async def test_effort_is_a_share_of_the_output_limit(
+        self, sent: Any, effort: str, output: int | None, budget: int | None, limit: int
+    ) -> None:
+        body = await sent("go", effort=effort, thinking_tokens=3000, output_tokens_max=output)
+        assert body.get("thinking", {}).get("budget_tokens") == budget
+        assert body["max_tokens"] == limit
+
+    async def test_newer_models_receive_the_effort_itself(self, sent: Any) -> None:
+        body = await sent("go", model="claude-opus-4-6", effort="high")
+        assert (body["thinking"]["type"], body["output_config"]) == ("adaptive", {"effort": "high"})
+        assert "output_config" not in await sent("go", model="claude-opus-4-6", thinking_tokens=2048)
 
 
 class TestForeignTranscripts:

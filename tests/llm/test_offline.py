@@ -116,17 +116,19 @@ class TestListing:
         assert await conversation.ask(prompt) == (
             "This directory contains 4 files and 1 folder.\n"
             "\n"
+            "```\n"
             "  src/ (1 file)\n"
             "  Makefile\n"
             "  README.md\n"
             "  data.bin\n"
-            "  with blank.txt"
+            "  with blank.txt\n"
+            "```"
         )
         assert conversation.used == [["ls"]]
 
     @pytest.mark.parametrize("prompt", ["ls src", "list src", "what is in src/?", "What is in 'src'?"])
     async def test_list_named_folder(self, conversation: Conversation, prompt: str) -> None:
-        assert await conversation.ask(prompt) == "src/ contains 1 file and no folders.\n\n  main.py"
+        assert await conversation.ask(prompt) == "src/ contains 1 file and no folders.\n\n```\n  main.py\n```"
         assert conversation.used == [["ls"]]
 
     async def test_large_folder_is_cut(self, conversation: Conversation, project: Path) -> None:
@@ -134,16 +136,16 @@ class TestListing:
             (project / "src" / f"f{count:03}").touch()
         text = await conversation.ask("what is in src/")
         assert text.startswith(f"src/ contains {LINES_MAX + 21} files and no folders.")
-        assert text.endswith("  f059\n... (21 more lines)")
+        assert text.endswith("  f059\n... (21 more lines)\n```")
 
 
 class TestReading:
     @pytest.mark.parametrize(
         ("prompt", "answer"),
         [
-            ("Read README.md", "README.md contains:\n\n<p>logo</p>\n\n# Anchors & more\n\nText."),
-            ("show 'with blank.txt'", "with blank.txt contains:\n\nfound it"),
-            ("read Makefile", "Makefile contains:\n\nall:"),
+            ("Read README.md", "README.md contains:\n\n```\n<p>logo</p>\n\n# Anchors & more\n\nText.\n```"),
+            ("show 'with blank.txt'", "with blank.txt contains:\n\n```\nfound it\n```"),
+            ("read Makefile", "Makefile contains:\n\n```\nall:\n```"),
             ("show data.bin", "data.bin is not text:"),
             ("show nothing.txt", "That did not work: nothing.txt does not exist"),
         ],
@@ -151,12 +153,17 @@ class TestReading:
     async def test_read_file(self, conversation: Conversation, prompt: str, answer: str) -> None:
         assert (await conversation.ask(prompt)).startswith(answer)
 
+    async def test_no_line_of_a_file_ends_its_block(self, conversation: Conversation, project: Path) -> None:
+        (project / "fences.md").write_text("```python\nx\n````\n")
+        text = await conversation.ask("show fences.md")
+        assert text == "fences.md contains:\n\n`````\n```python\nx\n````\n`````"
+
     async def test_long_file_is_cut(self, conversation: Conversation, project: Path) -> None:
         (project / "long.txt").write_text("".join(f"line {count}\n" for count in range(10_000)))
         (project / "wide.txt").write_text("é" * 5000)
         text = await conversation.ask("show long.txt")
-        assert text.startswith("long.txt has 10000 lines. The first 60:\n\nline 0\n")
-        assert text.endswith("line 59")
+        assert text.startswith("long.txt has 10000 lines. The first 60:\n\n```\nline 0\n")
+        assert text.endswith("line 59\n```")
         assert len(await conversation.ask("show wide.txt")) < 400
 
     async def test_answers_contain_no_escape_codes(self, conversation: Conversation, project: Path) -> None:
@@ -186,7 +193,9 @@ class TestFinding:
     )
     async def test_find_text(self, conversation: Conversation, prompt: str) -> None:
         text = await conversation.ask(prompt)
-        assert text.partition(" occurs on ")[2] == "1 line in 1 file:\n\nsrc/main.py\n     1: print('hi')  # TODO: more"
+        assert text.partition(" occurs on ")[2] == (
+            "1 line in 1 file:\n\n```\nsrc/main.py\n     1: print('hi')  # TODO: more\n```"
+        )
         assert conversation.used == [["grep"]]
 
     async def test_text_not_found(self, conversation: Conversation) -> None:
@@ -204,19 +213,24 @@ class TestRunning:
         ],
     )
     async def test_run_command(self, conversation: Conversation, prompt: str, command: str) -> None:
-        assert await conversation.ask(prompt) == f"`{command}` ended with exit code 0:\n\nhi"
+        assert await conversation.ask(prompt) == f"`{command}` ended with exit code 0:\n\n```\nhi\n```"
         assert conversation.steps == [[("bash", {"command": command, "timeout_s": 600})]]
 
     async def test_command_is_taken_verbatim(self, conversation: Conversation) -> None:
-        assert await conversation.ask("run echo 'a  b' .") == "`echo 'a  b' .` ended with exit code 0:\n\na  b ."
+        assert (
+            await conversation.ask("run echo 'a  b' .") == "`echo 'a  b' .` ended with exit code 0:\n\n```\na  b .\n```"
+        )
 
     async def test_exit_code_and_end_of_output(self, conversation: Conversation) -> None:
-        assert await conversation.ask("run echo oops; exit 3") == "`echo oops; exit 3` ended with exit code 3:\n\noops"
-        assert await conversation.ask("run true") == "`true` ended with exit code 0:\n\n(no output)"
+        assert (
+            await conversation.ask("run echo oops; exit 3")
+            == "`echo oops; exit 3` ended with exit code 3:\n\n```\noops\n```"
+        )
+        assert await conversation.ask("run true") == "`true` ended with exit code 0:\n\n```\n(no output)\n```"
         assert (await conversation.ask("run kill -9 $$")).startswith("`kill -9 $$` ended with exit code -9:")
         text = await conversation.ask("run seq 100")
-        assert text.startswith("`seq 100` ended with exit code 0:\n\n... (40 more lines)\n41\n")
-        assert text.endswith("\n100")
+        assert text.startswith("`seq 100` ended with exit code 0:\n\n```\n... (40 more lines)\n41\n")
+        assert text.endswith("\n100\n```")
 
     async def test_denial_and_rule(self, project: Path) -> None:
         denied = await Conversation(project, {"bash": DENIED}).ask("run rm -r src")
@@ -241,8 +255,8 @@ class TestReplacing:
     async def test_replace_text(self, conversation: Conversation, project: Path, prompt: str) -> None:
         text = await conversation.ask(prompt)
         assert (project / "src" / "main.py").read_text() == "print('ho')  # TODO: more\n"
-        assert text.startswith("Edited src/main.py: 1 replacement.\n\n--- a/src/main.py\n")
-        assert "-print('hi')  # TODO: more\n+print('ho')  # TODO: more\n" in text
+        assert text.startswith("Edited src/main.py: 1 replacement.\n\n```diff\n--- a/src/main.py\n")
+        assert "-print('hi')  # TODO: more\n+print('ho')  # TODO: more\n```\n" in text
         assert text.endswith("\n\nUndo with: kedge sessions undo s")
         assert conversation.used == [["view"], ["edit"]]
 
@@ -288,7 +302,7 @@ class TestOtherPrompts:
         assert "offline model" in ABOUT
         assert "`kedge config path`" in ABOUT
         assert EXAMPLE_CONFIG in ABOUT
-        assert all(f"\n  {example}\n" in ABOUT for example in EXAMPLES)
+        assert all(f"\n{example}\n" in ABOUT for example in EXAMPLES)
 
     @pytest.mark.parametrize("example", EXAMPLES)
     def test_examples_are_understood(self, example: str) -> None:

@@ -49,6 +49,10 @@ async def test_request_has_stream_with_usage(sent: Any) -> None:
     }
 
 
+async def test_effort_is_sent_if_set(sent: Any) -> None:
+    assert (await sent("hello", effort="high"))["reasoning_effort"] == "high"
+
+
 async def test_conversation_keeps_its_order(sent: Any) -> None:
     body = await sent(
         message("user", "look"),

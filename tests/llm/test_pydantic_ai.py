@@ -357,6 +357,14 @@ class TestGoogle:
         assert server.bodies[0]["generationConfig"]["maxOutputTokens"] == 4000
         assert "thinkingConfig" in server.bodies[0]["generationConfig"]
 
+    async def test_effort_overrides_the_thinking_budget(self, server: Server, client: httpx2.AsyncClient) -> None:
+        sent = []
+        for more in ({"effort": "high"}, {"effort": "high", "thinking_tokens": 1000}, {"thinking_tokens": 1000}):
+            server.replies = [answer(google_events(candidate({"text": "ok"}, finish="STOP")))]
+            await parts_of(google_model(server, client), asking("x", **more))
+            sent.append(server.bodies[-1]["generationConfig"]["thinkingConfig"])
+        assert sent[0] == sent[1] != sent[2]
+
 
 STREAMS = {
     "openai-responses": events(CREATED, *text_items("Hel")),

@@ -109,7 +109,7 @@ async def test_run_round_trips(store: Store) -> None:
         "usage": Usage(2**40, 3, 0.1, 2**39, 4),
         "cleanup": "failed",
         "options": RunOptions(
-            "m", 5, 1.5, 0.25, "cancel", "fail", ("view", "bash(ls)"), ("fetch",), "auto", "summary", "r0"
+            "m", 5, 1.5, 0.25, "cancel", "fail", ("view", "bash(ls)"), ("fetch",), "auto", "summary", "r0", None, "low"
         ),
         "prompt": Prompt("Do it \0 🛠", (attachment(b"hi", "/a/b"), Attachment("", "", ""))),
     }
@@ -329,6 +329,22 @@ async def test_last_messages_begin_at_a_message(store: Store) -> None:
     assert [row.id for row in await store.last_messages(S, 10, "c")] == ["c", "d"]
     assert [row.id for row in await store.last_messages(S, 1, "c")] == ["d"]
     assert [row.id for row in await store.last_messages(S, 10, "of another session")] == ["a", "b", "c", "d"]
+
+
+async def test_pages_of_messages_before_one(store: Store) -> None:
+    await with_workspace(store)
+    await store.append(Write(W, messages=tuple(message(name, name * 100) for name in "abcd")))
+
+    async def ids(before: str, limit: int, bytes_max: int | None = None) -> list[str]:
+        return [row.id for row in await store.messages(S, None, limit, bytes_max, before)]
+
+    assert await ids("", 3) == ["b", "c", "d"]
+    assert await ids("c", 10) == ["a", "b"]
+    assert await ids("c", 1) == ["b"]
+    assert await ids("", 10, bytes_max=150) == ["c", "d"]
+    assert await ids("a", 10) == []
+    with pytest.raises(MessageNotFound):
+        await ids("of another session", 10)
 
 
 async def test_tails_extend_a_message_until_it_is_replaced(store: Store) -> None:

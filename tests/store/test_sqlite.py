@@ -364,7 +364,7 @@ async def test_removal_does_not_merge_the_search_index(tmp_path: Path) -> None:
 
 
 async def pages_of_index(store: SqliteStore) -> int:
-    writer, _ = store._threads()
+    writer, _ = store.threads()
     ((pages,),) = await writer.ask(lambda db: db.execute("SELECT count(*) FROM message_tokens_data").fetchall())
     return int(str(pages))
 

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kedge.core.events import MessageChanged
-from kedge.core.records import Prompt
+from kedge.core.records import Prompt, RunSpan
 from kedge.core.transcript import AttachedFile, Message, Reasoning, Text
 from kedge.errors import KedgeError
 from kedge.store.base import Store, Write
 from kedge.store.memory import MemoryStore
+from kedge.store.postgres import PostgresStore
 from kedge.store.sqlite import SqliteStore
+from tests.store.conftest import empty
 from tests.store.samples import (
     accepted,
     ask,
@@ -67,7 +69,8 @@ def messages(message_ids: st.SearchStrategy[str], session_ids: st.SearchStrategy
     # A tail adds to the first part, which is therefore not a file.
     parts = st.builds(lambda first, more: (*first, *more) if first else (), streamed, st.lists(files, max_size=1))
     role = st.sampled_from(["user", "assistant"])
-    return st.builds(Message, message_ids, session_ids, role, parts, st.integers(0, 9), st.integers(0, 9))
+    run_ids = st.sampled_from(["", "r1"])
+    return st.builds(Message, message_ids, session_ids, role, parts, st.integers(0, 9), st.integers(0, 9), run_ids)
 
 
 @st.composite
@@ -198,7 +201,9 @@ async def answer(call: Any) -> Any:
 
 
 async def observed(store: Store) -> list[Any]:
-    seen: list[Any] = [await store.workspaces()]
+    seen: list[Any] = [await store.workspaces(), await store.run_facts(0, 9, 3, 9)]
+    facts, after = await store.run_facts(0, 3, 0, 9)
+    seen += [facts, bool(after), (await store.run_facts(after, 9, 3, 9))[0]]
     for workspace_id in WORKSPACES:
         seen += [await store.bounds(workspace_id), await store.verify(workspace_id)]
         seen += [await store.read(workspace_id, 0, 100), await store.read(workspace_id, 1_002, 2)]
@@ -215,15 +220,16 @@ async def observed(store: Store) -> list[Any]:
             seen += [await store.file_versions(workspace_id, session_id, run_id) for run_id in (None, *RUNS)]
     for session_id in (*SESSIONS, COPY):
         seen += [await store.lane(session_id), await store.messages(session_id, None, 2)]
-        seen += [await store.runs(session_id, 2)]
+        seen += [await store.runs(session_id, 2), await store.runs(session_id, 9, None, RunSpan(2, 0, 3))]
+        seen += [await store.messages(session_id, None, 9, run_id="r1")]
         seen += [await store.session_asks(session_id)]
         seen += [await answer(store.messages(session_id, "m1", 2)), await answer(store.message_runs(session_id, "m1"))]
     return seen
 
 
-async def compare_stores(plan: list[Any], counts: Counter[str]) -> None:
+async def compare_stores(plan: list[Any], counts: Counter[str], database: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        stores: list[Store] = [MemoryStore(), SqliteStore(Path(directory))]
+        stores: list[Store] = [MemoryStore(), SqliteStore(Path(directory)), PostgresStore(database)]
         for store in stores:
             await store.open()
             await with_workspace(store, *WORKSPACES)
@@ -236,21 +242,25 @@ async def compare_stores(plan: list[Any], counts: Counter[str]) -> None:
                     results = [await answer(store.append(write)) for store in stores]
                     counts["accepted" if isinstance(results[0], int) else "refused"] += 1
                 assert results[0] == results[1]
-            assert await observed(stores[0]) == await observed(stores[1])
+                assert results[0] == results[2]
+            expected = await observed(stores[0])
+            for store in stores[1:]:
+                assert await observed(store) == expected
         finally:
             for store in stores:
                 await store.close()
+            await empty(database)
 
 
 @pytest.mark.proof  # fuzzing, 10 s of CPU time
 @pytest.mark.timeout(400)  # Hypothesis shrinks a failing plan for up to 300 s
-def test_same_writes_give_the_same_state_in_every_store() -> None:
+def test_same_writes_give_the_same_state_in_every_store(database: str) -> None:
     counts: Counter[str] = Counter()
 
     @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(plan=st.lists(steps, min_size=5, max_size=15))
     def compare(plan: list[Any]) -> None:
-        asyncio.run(compare_stores(plan, counts))
+        asyncio.run(compare_stores(plan, counts, database))
 
     compare()
     # Stores that refuse everything are equal too, and so are stores that accept everything.

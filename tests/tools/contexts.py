@@ -20,7 +20,7 @@ from kedge.tools.background import BackgroundCommands
 from kedge.tools.base import Prepared, Question, Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.file_threads import FileThreads
 from kedge.tools.known_files import KnownFiles
-from kedge.tools.process_port import Process
+from kedge.tools.process_port import PipedProcess, Process
 from kedge.tools.tool_threads import ToolThreads
 
 #: One read of a process's output, in bytes: a pipe's usual size.
@@ -41,6 +41,18 @@ class PlainProcess:
         assert self._process.stdout is not None
         return await self._process.stdout.read(READ_BYTES)
 
+    async def read_stderr(self) -> bytes:
+        return b"" if self._process.stderr is None else await self._process.stderr.read(READ_BYTES)
+
+    async def write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
+        await self._process.stdin.drain()
+
+    def close_input(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     async def wait(self) -> int:
         return await self._process.wait()
 
@@ -58,6 +70,9 @@ class PlainProcess:
 
     async def alive(self) -> int:
         return 0 if self._process.returncode is not None else 1
+
+    async def withhold(self) -> str:
+        return ""
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -98,6 +113,29 @@ class PlainProcesses:
             raise ToolFailed(f"{argv[0]} cannot be started: {error.strerror}") from None
         return PlainProcess(process)
 
+    async def start_piped(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        separate_stderr: bool = False,
+        confinement: Confinement = "configured",
+    ) -> PipedProcess:
+        self.confinements.append(confinement)
+        pipe, env = asyncio.subprocess.PIPE, {**self.environment, **(environment or {})}
+        return PlainProcess(
+            await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=cwd,
+                env=env,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe if separate_stderr else asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        )
+
 
 @dataclass
 class RecordingHost:
@@ -114,6 +152,7 @@ class RecordingHost:
     agent_answer: str = "done"
     cut_off: Callable[[], ToolOutput] | None = None
     confinement: Confinement = "configured"
+    was_asked: bool = False
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         self.versions.append((path, before, after))
@@ -128,7 +167,7 @@ class RecordingHost:
         self.asked.append(questions)
         return self.answers
 
-    async def run_agent(self, prompt: str, title: str) -> str:
+    async def run_agent(self, prompt: str, title: str, name: str = "") -> str:
         self.agents.append((prompt, title))
         return self.agent_answer
 

@@ -62,6 +62,9 @@ class SessionProcess:
     async def alive(self) -> int:
         return len(of_session(self.pid))
 
+    async def withhold(self) -> str:
+        return ""
+
     async def end(self, grace_s: float) -> tuple[int, ...]:
         loop = asyncio.get_running_loop()
         kill_at = loop.time() + grace_s

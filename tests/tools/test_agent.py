@@ -49,4 +49,4 @@ def test_each_tool_has_a_description_and_a_schema() -> None:
     for tool in tools:
         assert 3 <= len(tool.description.splitlines()) <= 20
         assert '"description"' in toolset.schema(tool)
-    assert [tool.name for tool in toolset.offered(to_child=True)] == ["fetch"]
+    assert [tool.name for tool in toolset.offered_to_child(None)] == ["fetch"]

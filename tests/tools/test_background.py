@@ -208,6 +208,9 @@ class Lost:
         self.ended += 1
         return (77,)
 
+    async def withhold(self) -> str:
+        return ""
+
 
 async def test_lost_command_is_ended_by_its_tree(context: ToolContext) -> None:
     lost = Lost()

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -129,6 +130,91 @@ def test_hidden_and_own_files_ask(root: Path) -> None:
     own = structs.replace(around(root), guarded=(root / "docs",))
     for line in ("cat docs/index.md", "ls docs", "grep -r x .", "find src | xargs cat"):
         assert not passes(line, own), line
+
+
+@pytest.mark.found("audit of issue 20", "searches printed the lines of `.env` unasked; they now skip credentials")
+def test_commands_that_read_many_files_skip_credentials(tmp_path: Path) -> None:
+    """The lines run without a sandbox: what they print must not depend on one."""
+    root = make_repository(tmp_path)
+    run_git(root, "add", "-A", "-f", ".")
+    run_git(root, "commit", "-q", "-m", "tracked")
+    for name in (".env", "b.txt"):
+        (root / name).write_text("SECRET=2\n" if name == ".env" else "public SECRET\n")
+    (root / ".aws").mkdir()
+    (root / ".aws/config").write_text("SECRET=3\n")
+    (root / "src/KEYS.PEM").write_text("SECRET=4\n")
+    run_git(root, "stash", "push", "-q")
+    run_git(root, "stash", "apply", "-q")
+    blob, tree = (
+        subprocess.run(["git", "rev-parse", name], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+        for name in ("HEAD:.env", "HEAD:config")
+    )
+    rg = Path(shutil.which("rg", path=f"{sys.prefix}/bin:/usr/bin") or "")
+    surroundings = around(root, variables={"PATH": f"{rg.parent}:/usr/bin:/bin"})
+    for line, is_shown in (
+        ("grep -rn SECRET .", True),
+        ("grep -rn -- SECRET .", True),
+        ("grep -r --include=.env --include='*.pem' SECRET . src", False),
+        ("grep -r SECRET b.txt src", True),
+        ("echo . | xargs grep -r SECRET", True),
+        ("echo . | xargs rg --hidden SECRET", True),
+        ("rg --hidden --no-ignore SECRET .", True),
+        ("rg -g '.env*' --iglob '*.pem' --hidden SECRET .", False),
+        ("diff -r --no-dereference --new-file . src", True),
+        ("git grep SECRET", True),
+        ("git grep --untracked SECRET", True),
+        ("cd src && git grep --untracked SECRET", False),
+        ("git grep -e SECRET stash@{0}", True),
+        ("git grep SECRET HEAD:config", False),
+        ("git diff", True),
+        ("git diff HEAD -- '.e*' b.txt", True),
+        ("git diff -- ':(icase).EnV*'", False),
+        ("git log -p", False),
+        ("git show", False),
+        ("git show HEAD~0", False),
+        ("git stash show -p", True),
+        ("git stash show --patch stash@{0}", True),
+        ("git reflog -p", False),
+        ("git diff-tree -p HEAD~1 HEAD", False),
+        (f"git show {blob}", False),
+        (f"git show {blob[:7]}", False),
+        (f"git diff {blob} {blob}", False),
+        (f"git diff HEAD..{blob}", False),
+        (f"git grep SECRET {blob}", False),
+        (f"git grep SECRET {tree}", False),
+        (f"git show {tree}:x", False),
+    ):
+        result = checked(line, surroundings)
+        assert result is not None
+        assert all(result.parts), line
+        done = subprocess.run(
+            ["bash", "-c", result.text], cwd=root, env={"PATH": "/usr/bin:/bin"}, check=False, capture_output=True
+        )
+        assert b"SECRET=" not in done.stdout, line
+        assert (b"public SECRET" in done.stdout) == is_shown, (line, done)
+    for line in (
+        f"git show {blob}^{{blob}}",
+        f"git show {tree}^{{tree}}",
+        f"git cat-file -p {blob}",
+        f"git cat-file blob {blob}",
+        "git stash list -p",
+        "git log -p --follow .",
+        "grep -re -- .",
+    ):
+        assert not passes(line, surroundings), line
+
+
+def test_history_is_complete_without_credentials(tmp_path: Path) -> None:
+    root = make_repository(tmp_path)
+    (root / ".env").write_text("SECRET=2\n")
+    run_git(root, "add", "-f", ".env")
+    run_git(root, "commit", "-q", "-m", "only credentials")
+    for line in ("git log -p --oneline", "git show --oneline"):
+        result = checked(line, around(root))
+        assert result is not None
+        done = subprocess.run(["bash", "-c", result.text], cwd=root, check=True, capture_output=True, text=True)
+        assert "only credentials" in done.stdout
+        assert "SECRET" not in done.stdout
 
 
 def test_programs_and_variables_of_a_workspace_ask(root: Path) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from kedge.core.extensions import AgentDefinition
 from kedge.core.transcript import ToolCall
 from kedge.core.untrusted_text import is_invisible
 from kedge.tools.base import Tool, ToolFailed
@@ -23,7 +24,7 @@ def test_each_schema_is_plain_and_description_short(tool: Tool) -> None:
 
 
 def test_tool_names_and_order() -> None:
-    assert [tool.name for tool in TOOLSET.offered(to_child=False)] == [
+    assert [tool.name for tool in TOOLSET.offered()] == [
         "bash",
         "jobs",
         "view",
@@ -41,7 +42,10 @@ def test_tool_names_and_order() -> None:
 
 
 def test_tools_of_a_child_agent() -> None:
-    assert {tool.name for tool in TOOLSET.offered(to_child=True)} == {"view", "ls", "glob", "grep", "fetch"}
+    assert {tool.name for tool in TOOLSET.offered_to_child(None)} == {"view", "ls", "glob", "grep", "fetch"}
+    writer = AgentDefinition("writer", "", ("view", "edit", "agent", "present_plan", "unknown"))
+    assert {tool.name for tool in TOOLSET.offered_to_child(writer)} == {"view", "edit"}  # no agents, no plans
+    assert TOOLSET.offered_to_child(AgentDefinition("none", "", ())) == []
 
 
 def test_decoding_of_numbers_and_bad_json() -> None:

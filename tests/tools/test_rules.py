@@ -34,11 +34,11 @@ def corpus(name: str) -> list[tuple[tuple[str, ...], str]]:
     return found
 
 
-def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
+def intent_of(command: str) -> Intent:
     strict = parse_strictly(command)
     # The rules alone: no command is read-only here.
     read_only = (False,) * len(strict.parts) if strict is not None else ()
-    intent = Intent(
+    return Intent(
         names=("bash",),
         action="execute",
         subject=command,
@@ -49,7 +49,10 @@ def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
         parts=intent_parts(command, strict, read_only, ROOT, ROOT),
         commands=commands_of(command),
     )
-    return permit(intent, rules, (), skip=skip)
+
+
+def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
+    return permit(intent_of(command), rules, (), skip=skip)
 
 
 @pytest.mark.proof

@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
         "src/deep/style.css": "a { color: red }\n",
         "src/build/made.py": "def made(): pass\n",
         "README.md": "Call main() to begin.\n",
-        ".env": "KEY=main\n",
+        ".settings": "KEY=main\n",
         ".git/main": "def main in git\n",
         ".gitignore": "build/\n",
     }
@@ -49,8 +49,27 @@ async def test_glob_finds_names_at_any_depth_newest_first(root: Path) -> None:
     assert await glob(root, pattern="*.py") == ["src/deep/util.py", "src/app.py"]
     os.utime(root / "src/app.py", (9000, 9000))
     assert await glob(root, pattern="*.py") == ["src/app.py", "src/deep/util.py"]
-    assert await glob(root, pattern=".env") == [".env"]
+    assert await glob(root, pattern=".settings") == [".settings"]
     assert await glob(root, pattern="*.rs") == ["No files."]
+
+
+@pytest.mark.found("audit of issue 20", "grep printed the lines of `.env` unasked; it now skips credentials")
+async def test_grep_skips_credentials_unless_they_are_named(root: Path) -> None:
+    for name in (".env", "src/server.PEM", ".env.example"):
+        (root / name).write_text("SECRET=main\n" if name != ".env.example" else "main\n")
+    output = await grep(root, pattern="main")
+    assert "SECRET" not in output
+    assert output.endswith("\n(Skipped 2 files that may hold credentials: .env, src/server.PEM.)")
+    assert ".env.example\n" in output
+    # The line does not tell whether they match.
+    assert (await grep(root, pattern="absent")).startswith("No matches.\n(Skipped 2 files")
+    assert "Skipped" not in await grep(root, pattern="main", include="*.py")
+    assert "Skipped" not in await grep(root, pattern="made", path="src/deep")
+
+    assert "SECRET=main" in await grep(root, pattern="main", path=".env")
+    for path, asks in ((".env", True), ("src/server.PEM", True), (".env.example", False), (".", False)):
+        intent = (await prepare(GrepTool(), make_context(root), pattern="main", path=path)).intent
+        assert (intent.needs_approval, intent.exact_only) == (asks, asks), path
 
 
 async def test_glob_returns_paths_that_other_tools_accept(root: Path) -> None:
@@ -115,7 +134,7 @@ async def test_grep_groups_by_file_with_line_numbers(root: Path) -> None:
 
 async def test_grep_searches_hidden_but_not_ignored_files(root: Path) -> None:
     found = await grep(root, pattern="main|made")
-    assert ".env" in found
+    assert ".settings" in found
     assert "in git" not in found
     assert "made.py" not in found
 

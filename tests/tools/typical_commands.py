@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ _COMMANDS = Path(__file__).with_suffix(".txt")
 
 async def asking(root: Path, programs: Path, mode: Mode) -> list[str]:
     """Return the commands that ask in a mode, without any rule, on a machine with a sandbox."""
-    processes = PlainProcesses({"PATH": f"{os.environ['PATH']}:{programs}", "LC_ALL": "C.UTF-8"})
+    processes = PlainProcesses({"PATH": f"/usr/bin:/bin:{programs}", "LC_ALL": "C.UTF-8"})
     commands = _COMMANDS.read_text().splitlines()
     asked = []
     for command in commands:
@@ -29,17 +28,21 @@ async def asking(root: Path, programs: Path, mode: Mode) -> list[str]:
     return asked
 
 
+async def asking_by_mode(directory: Path) -> dict[Mode, list[str]]:
+    """Return the commands that ask in the modes ask and auto, in a workspace below `directory`."""
+    programs, root = directory / "programs", directory / "workspace"
+    for made in (programs, root / "src"):
+        made.mkdir(parents=True)
+    for name in ("rg", "tree", "jq", "node", "file", "python3"):
+        # Found in PATH, never run. Not a script, which would ask if a directory of PATH is missing.
+        (programs / name).symlink_to("/bin/true")
+    modes: tuple[Mode, ...] = ("ask", "auto")
+    return {mode: await asking(root, programs, mode) for mode in modes}
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        programs, root = Path(directory, "programs"), Path(directory, "workspace")
-        for made in (programs, root / "src"):
-            made.mkdir(parents=True)
-        for name in ("rg", "tree", "jq", "node", "file"):  # found in PATH, never run
-            (programs / name).write_text("#!/bin/sh\n")
-            (programs / name).chmod(0o755)
-        modes: tuple[Mode, ...] = ("ask", "auto")
-        for mode in modes:
-            asked = asyncio.run(asking(root, programs, mode))
+        for mode, asked in asyncio.run(asking_by_mode(Path(directory))).items():
             print(*asked, sep="\n")
             print(f"mode {mode}: {len(asked)} of {len(_COMMANDS.read_text().splitlines())} ask", file=sys.stderr)
 

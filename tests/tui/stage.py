@@ -93,7 +93,8 @@ RUNS: list[dict[str, Any]] = [
 APPROVAL = story.approval("a1", run="r2", call_id="c3") | {
     "description": _COMMAND,
     "params": {"command": _COMMAND},
-    "grant": "bash(python -m pytest -q tests/test_retry.py)",
+    "grant": f"bash({_COMMAND})",
+    "offers": [[f"bash({_COMMAND})"], ["bash(python -m pytest *)"]],
     "asked_at": NOON_MS - 2_000,
 }
 PROGRESS = {"session_id": "s1", "run_id": "r2", "tool_call_id": "c3", "text": "....................  [ 48%]\n"}

@@ -109,11 +109,24 @@ async def test_typed_text_approves_nothing(server: Server, monkeypatch: pytest.M
         await r.press("y", "enter")  # a prompt for later
         await r.shows("1 queued")
         await r.press("x", *(key for key in string.printable if key.isprintable()))
-        await r.press("space", "ctrl+j", "backspace", "left", "right", "home", "end", "tab", "y", "shift+tab")
+        await r.press("space", "ctrl+j", "backspace", "left", "right", "home", "end", "tab", "y")
         await r.press("enter")
         assert panel(r).approval == ask
         assert [pending.id for pending in await r.app.connection.client.permissions(r.app.connection.id)] == [ask.id]
         assert not (server.home.workspace / "a.txt").exists()
+
+
+async def test_mode_that_the_key_only_passes_settles_nothing(server: Server) -> None:
+    """The key passes edits, which would allow the file, and auto. The mode that it ends at settles the approval."""
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        ask = await asked(r)
+        await r.press("shift+tab", "shift+tab")
+        await r.shows("plan: read-only")
+        assert panel(r).approval == ask
+        await r.press("shift+tab", "shift+tab", "shift+tab")
+        await r.until((server.home.workspace / "a.txt").exists)
+        await ended(r)
 
 
 async def test_typing_continues_during_an_approval(server: Server) -> None:

@@ -257,6 +257,17 @@ def test_diff_has_line_numbers_and_signs() -> None:
     ]
 
 
+def test_diagnostics_and_hooks_are_shown_below_the_diff() -> None:
+    found = {"path": "a.py", "line": 2, "severity": "error", "message": f"no {NASTY}", "source": "pyflakes"}
+    hooks = ["The hook PostToolUse: fmt exited with code 3."]
+    one = card("edit", EDIT, "ok", diff=DIFF, diagnostics=[found], hooks=hooks)
+    assert one[-3].startswith("! a.py:2: error: no a")
+    assert one[-2] == "! hook The hook PostToolUse: fmt exited with code 3."
+    assert not CONTROLS.search("".join(one))
+    many = card("edit", EDIT, "ok", diff=DIFF, diagnostics=[found | {"line": line} for line in range(1, 10)])
+    assert [line[:9] for line in many[-6:-1]] == [*(f"! a.py:{line}:" for line in range(1, 5)), "! 5 more "]
+
+
 def test_diff_is_side_by_side_from_120_columns() -> None:
     lines = card("edit", EDIT, "ok", width=124, summary="+1 -1", diff=DIFF)
     changed = next(line for line in lines if "gone" in line)

@@ -69,6 +69,26 @@ async def test_typing_finds_a_model_and_enter_chooses_it(own_server: Server, own
         assert await session_model(r, own_client) == ""
 
 
+async def test_tab_changes_the_effort(server: Server, client: Client) -> None:
+    async with rig(server) as r:
+        await client.create_workspace(str(server.home.workspace))
+        await r.press("ctrl+l")
+        await r.shows("effort: default", "kedge/offline")
+        await r.press("shift+tab")
+        await r.shows("effort: high")
+        await r.press("tab", "tab")
+        await r.shows("effort: low")
+        await r.press("enter")
+        await r.until(lambda: "effort low" in r.lines[0])
+        session = await client.session(r.app.connection.id, r.app.session_id)
+        assert (session.model, session.effort) == ("", "low")
+        await r.press("ctrl+l")
+        await r.shows("effort: low", "kedge/offline")
+        await r.press("shift+tab", "escape")
+        await r.shows_no("Model of this session")
+        assert "effort low" in r.lines[0]
+
+
 async def test_esc_closes_the_dialog_and_stops_nothing(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: hold never-said | say x")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from textual.widgets import Input, OptionList
 
@@ -55,6 +57,8 @@ async def test_slash_in_an_empty_prompt_lists_all_commands(server: Server) -> No
         await opened(r, "slash")
         assert names(r) == [key.command for key in COMMANDS]
         await r.shows("new", "start a new session", "ctrl-n", "enter: run")
+        (mode,) = (line for line in r.lines if "choose the mode:" in line)
+        assert mode.split()[-2] == "shift-tab"
         await r.press("escape")
         await r.until(lambda: len(r.app.screen_stack) == 1)
         assert r.prompt == ""
@@ -101,3 +105,18 @@ async def test_click_runs_a_command(server: Server) -> None:
         y, line = next((y, line) for y, line in enumerate(r.lines) if "rename this session" in line)
         await r.pilot.click(offset=(line.index("rename") + 1, y))
         await r.shows("Session title")
+
+
+async def test_prompt_command_is_typed_and_expanded_when_sent(server: Server) -> None:
+    async with rig(server, size=(140, 50)) as r:
+        file = Path(r.app.connection.path) / ".claude" / "commands" / "greet.md"
+        file.parent.mkdir(parents=True)
+        file.write_text("---\nargument-hint: <who>\ndescription: Greets somebody.\n---\nscript: say hello $1")
+        await opened(r, "slash")
+        await r.press(*"gree")
+        await r.shows("/greet", "<who> Greets somebody.")
+        await r.press("enter")
+        await r.until(lambda: r.prompt == "/greet ")
+        await r.send("Ann")
+        await r.shows("/greet Ann", "hello Ann")
+        await r.shows_no("script:")

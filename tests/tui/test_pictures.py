@@ -38,6 +38,11 @@ async def wait_for_keys(pilot: Pilot[int]) -> None:
         await pilot.pause(0.05)
 
 
+async def open_rules(pilot: Pilot[int]) -> None:
+    await wait_for_keys(pilot)
+    await pilot.press("f5")
+
+
 async def open_sessions(pilot: Pilot[int]) -> None:
     """Open the list. On a wide screen, wait until the preview is loaded."""
     await pilot.press("ctrl+s")
@@ -62,6 +67,7 @@ async def open_help(pilot: Pilot[int]) -> None:
 SCREENS: dict[str, tuple[Stage, Preparation]] = {
     "work": (Stage(), nothing),
     "approval": (Stage(asks=True), wait_for_keys),
+    "rule": (Stage(asks=True), open_rules),
     "welcome": (Stage(is_empty=True), nothing),
     "sessions": (Stage(), open_sessions),
     "commands": (Stage(), open_palette),

@@ -7,6 +7,7 @@ import os
 import shlex
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.client.process import Server, has_reader
 from tests.polling import until
 from tests.tui.rig import Rig, rig
 
+HOSTILE = Path(__file__).parents[1] / "extensions" / "hostile_mcp_server.py"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
@@ -291,6 +293,29 @@ async def test_chosen_file_is_attached_when_the_prompt_is_sent(server: Server, f
         await r.press("enter")
         await r.shows("You said: look at @src/notation.py", "attached: src/notation.py", "attached: a picture.png")
         assert await attached(r) == [("src/notation.py", "text/x-python"), ("a picture.png", "image/png")]
+
+
+async def test_resource_of_an_mcp_server_is_offered_and_attached(own_server: Server) -> None:
+    home = own_server.home
+    added = home.kedge(
+        "mcp", "add", "notes", "--host", own_server.host, "--", sys.executable, str(HOSTILE), str(home.data)
+    )
+    assert added.code == 0, added
+    async with rig(own_server) as r:
+        await r.type("Explain ")
+        await r.press("at", "n", "o", "t", "e", "s", ":")
+        await r.until(lambda: len(offered(r)) == 4)
+        await r.press("e", "s", "c")
+        await r.until(lambda: offered(r) == ["notes:memo://escapes"])
+        await r.press("tab")
+        await r.until(lambda: r.prompt == "Explain @notes:memo://escapes ")
+        await r.press("enter")
+        await r.shows("You said: Explain @notes:memo://escapes", "attached: @notes:memo://escapes")
+        assert await attached(r) == [("@notes:memo://escapes", "text/plain")]
+        await r.type("And @notes:memo://none")
+        await r.press("enter")
+        await r.shows("lists no such resource")
+        await r.until(lambda: r.prompt == "And @notes:memo://none")
 
 
 async def test_esc_closes_file_names_and_stops_no_run(server: Server, files: Path) -> None:

@@ -25,9 +25,10 @@ async def created(server: Server, client: Client, *titles: str) -> list[m.Sessio
 
 
 async def submitted(client: Client, session: m.SessionBody, server: Server, prompt: str, *, ends: bool = True) -> str:
-    """Submit a prompt as another client; return the id of its Run."""
+    """Submit a prompt as another client; return the id of its Run, into which no later one folds automatically."""
     workspace = await client.create_workspace(str(server.home.workspace))
-    receipt = await client.submit(workspace.id, m.SubmitPrompt(session_id=session.id, prompt=prompt))
+    body = m.SubmitPrompt(session_id=session.id, prompt=prompt, when_busy="queue")
+    receipt = await client.submit(workspace.id, body)
     if ends:
         await client.wait_run(workspace.id, receipt.run_id)
     return receipt.run_id
@@ -231,7 +232,10 @@ async def test_delete_needs_confirmation(server: Server, client: Client) -> None
 
 async def test_delete_warns_about_runs_and_cancels_them(server: Server, client: Client) -> None:
     boats, _ = await created(server, client, "Boats", "Anchors")
-    await submitted(client, boats, server, "script: hold never | say x", ends=False)
+    await submitted(client, boats, server, "script: tag boats | hold never | say x", ends=False)
+    server.home.endpoint.wait_until(
+        lambda endpoint: endpoint.open_by_tag["boats"] == 1
+    )  # else the first Step may already fold the next prompt
     await submitted(client, boats, server, "script: say y", ends=False)
     async with rig(server) as r:
         await opened(r, "running · 1 queued")

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from kedge.agent.history import History
 from kedge.agent.model_choice import RunModel
-from kedge.core.approvals import Ask
+from kedge.core.approvals import Ask, Intent, Permit
 from kedge.core.events import Change, RetryReported
-from kedge.core.modes import Mode
-from kedge.core.records import RunOptions, RunRecord, Usage
+from kedge.core.hooks import HookAnswer, HookDecision
+from kedge.core.modes import Mode, narrower
+from kedge.core.records import Effort, RunOptions, RunRecord, Usage
 from kedge.core.step import RECENT_CALLS, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
 from kedge.engine.append import Append
@@ -37,6 +38,18 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
+class WaitingCall:
+    """A tool call that waits for an approval."""
+
+    intent: Intent
+    #: See `permit_in_mode`.
+    can_confine: bool
+    hook: HookDecision = ""
+    #: The last decision, by which the call runs if its Ask is settled by rule. None: not decided again yet.
+    permission: Permit | None = None
+
+
+@dataclass(slots=True)
 class ActiveRun:
     door: Door
     state: LaneState
@@ -49,6 +62,7 @@ class ActiveRun:
     parent: ActiveRun | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     chosen: RunModel | None = None
+    effort: Effort = ""
     limits: Limits = field(default_factory=lambda: Limits(1))
     #: The same for the whole Run, so that providers can cache it.
     system: str = ""
@@ -58,14 +72,20 @@ class ActiveRun:
     unconfirmed: dict[str, Message] = field(default_factory=dict)
     #: Tool calls of the last Step without a result.
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
-    #: Ids of the calls that have begun, and may have had an effect.
-    begun: set[str] = field(default_factory=set)
+    #: The calls that have begun, and may have had an effect, with the times of their begin.
+    begun: dict[str, int] = field(default_factory=dict)
     #: By call: its result so far, in case it is cut off.
     partial: dict[str, Callable[[], ToolOutput]] = field(default_factory=dict)
     #: Progress was restored from the transcript.
     is_restored: bool = False
     #: Asks of the last process for these calls, still unanswered, with futures for their answers.
     standing: dict[str, tuple[Ask, asyncio.Future[Ask]]] = field(default_factory=dict)
+    #: By the id of the Ask.
+    waiting: dict[str, WaitingCall] = field(default_factory=dict)
+    #: Set if its waiting calls must be decided again: there is a new Ask, grant or mode.
+    reconsider: asyncio.Event = field(default_factory=asyncio.Event)
+    #: The task that decides them again; it ends with the Run.
+    settling: asyncio.Task[None] | None = None
     #: Ids of all its calls so far.
     call_ids: set[str] = field(default_factory=set)
     #: The end is being written: a task that clean-up could not stop writes no more messages.
@@ -73,6 +93,9 @@ class ActiveRun:
     steps: int = 0
     last: FinishReason | None = None
     usage: Usage = Usage()
+    #: The part of `usage` that its child Runs used.
+    child_usage: Usage = Usage()
+    first_token_at: int | None = None
     context_tokens: int = 0
     context_is_full: bool = False
     is_compacted: bool = False
@@ -88,6 +111,10 @@ class ActiveRun:
     picture_chars: int = 0
     #: The task that creates the session's title; it ends with the Run.
     title: asyncio.Task[None] | None = None
+    #: Hooks about its Asks, in the order of their starts; they end with the Run.
+    hook_tasks: dict[asyncio.Task[HookAnswer], None] = field(default_factory=dict)
+    #: How often hooks have made it continue.
+    hook_stops: int = 0
 
     @property
     def id(self) -> str:
@@ -120,8 +147,10 @@ class ActiveRun:
 
     @property
     def mode(self) -> Mode:
-        """The current mode. An agent has that of the Run that it serves."""
-        return self.parent.mode if self.parent else self.state.session.mode
+        """The current mode. An agent has that of the Run that it serves, or the narrower one of its definition."""
+        mode = self.parent.mode if self.parent else self.state.session.mode
+        agent = self.run.options.agent
+        return narrower(mode, agent.mode) if agent is not None and agent.mode else mode
 
     @property
     def model(self) -> RunModel:
@@ -194,8 +223,16 @@ class ActiveRun:
     def put_usage(self, tx: Append) -> None:
         """Add the Run's usage so far to an append."""
         run = tx.runs.get(self.id) or tx.state.runs[self.id]
-        tokens = self.state.context_tokens or run.context_tokens
-        tx.change_run(replace(run, usage=self.usage, context_tokens=tokens))
+        tx.change_run(
+            replace(
+                run,
+                usage=self.usage,
+                child_usage=self.child_usage,
+                context_tokens=self.state.context_tokens or run.context_tokens,
+                model=f"{self.chosen.model.provider}/{self.chosen.model.name}" if self.chosen else run.model,
+                first_token_at=self.first_token_at,
+            )
+        )
 
     def new_message(self) -> Message:
         """Return an empty assistant message."""

@@ -9,9 +9,10 @@ from kedge.agent.tool_calls import ToolCalls
 from kedge.config.schema import Config
 from kedge.engine.door import Door
 from kedge.engine.engine import Engine
+from kedge.engine.placement import Placement
 from kedge.engine.ports import Agents, Clock, Encoder, Ids, Machine
 from kedge.engine.tool_processes import NoMachine
-from kedge.engine.workspace import MakeSource
+from kedge.engine.workspace import MakeExtensions, MakeSource
 from kedge.store.base import Store
 from kedge.tools.base import Tool
 from kedge.tools.registry import Toolset
@@ -28,10 +29,12 @@ def make_engine(
     machine: Machine | None = None,
     prompts: Prompts | None = None,
     make_source: MakeSource | None = None,
+    make_extensions: MakeExtensions | None = None,
+    placement: Placement | None = None,
 ) -> Engine:
     machine = machine or NoMachine()
 
     def make_runner(door: Door, agents: Agents) -> Runner:
         return Runner(door, models, ToolCalls(Toolset(tools), machine, agents), prompts or NoPrompts())
 
-    return Engine(store, clock, ids, encoder, config, machine, make_runner, make_source)
+    return Engine(store, clock, ids, encoder, config, machine, make_runner, make_source, make_extensions, placement)

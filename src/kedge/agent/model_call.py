@@ -68,6 +68,8 @@ class ModelCall:
         assert draft is not None
         async with active.model.model.stream(request) as parts:
             async for part in parts:
+                if active.first_token_at is None:  # a reply may consist of tool calls only
+                    active.first_token_at = active.door.clock.now_ms()
                 match part:
                     case TextDelta(text=text):
                         draft.add("text", text)

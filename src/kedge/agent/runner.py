@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.compaction import compact
 from kedge.agent.history import History
+from kedge.agent.hook_calls import continues
 from kedge.agent.model_call import ModelCall
 from kedge.agent.model_choice import ModelChooser
 from kedge.agent.system_prompt import Prompts
@@ -92,6 +93,7 @@ class Runner:
         self._running[run.session_id] = active
         # Set here, since the Run may end before it does anything, and its earlier cost must be kept.
         active.steps, active.usage = run.steps, run.usage
+        active.child_usage, active.first_token_at = run.child_usage, run.first_token_at
         # Registered before any answer can arrive: one that comes before the Run waits for it must not be lost.
         pending = [ask for ask in state.asks.values() if ask.run_id == run.run_id]
         active.standing = {ask.tool_call_id: (ask, state.end_of_ask(ask.id)) for ask in pending}
@@ -109,6 +111,11 @@ class Runner:
         active = self._running.get(session_id)
         if active and active.id == run_id:
             active.stop.set()
+
+    def reconsider(self, workspace_id: str) -> None:
+        for active in self._running.values():
+            if active.run.workspace_id == workspace_id:
+                active.reconsider.set()
 
     async def close(self, timeout_s: float) -> None:
         """Stop every Run, wait until their ends are written, and close the connections to models."""
@@ -210,6 +217,7 @@ class Runner:
             stored = await self._door.store.message(active.run.workspace_id, message_id)
             changes[message_id] = "created" if stored is None else "updated"
         active.end_stream()
+        active.put_usage(tx)
         draft = active.draft
         for message in active.unconfirmed.values():
             if draft is None or message.id != draft.id:
@@ -238,14 +246,17 @@ class Runner:
                 case CallModel():
                     await self._step(active)
                 case End() as end:
-                    return end
+                    if not await continues(active, end):
+                        return end
 
     async def _prepare(self, active: ActiveRun) -> None:
         """Choose the model and the limits; after a crash, restore the progress of the last durable Step."""
         await active.workspace.reload_config()
+        await active.workspace.extensions.refresh(active.workspace.config)
         run, state, runs = active.run, active.state, active.workspace.config.runs
         model = await self._models.choose(active.workspace.config, run.options.model or state.session.model)
         active.chosen = model
+        active.effort = state.session.effort_of(run.options)
         if run.options.budget_usd is not None and model.price is None:
             raise BadConfig(
                 f"The price of {model.model.provider}/{model.model.name} is unknown, so a budget cannot be kept; "
@@ -278,6 +289,8 @@ class Runner:
             reading = self._prompts.system(active.workspace, active.run)
             _, active.system = await asyncio.gather(self._begin_step(active), reading)
             active.system += kept_prompt(active.state.kept_commands)
+            if text := active.workspace.extensions.system_text():
+                active.system += f"\n{text}\n"
         await self._begin_title(active)
         draft, model = active.draft, active.model
         assert draft is not None
@@ -291,6 +304,7 @@ class Runner:
             model.output_tokens_max,
             model.thinking_tokens,
             model.takes_images,
+            active.effort,
         )
         try:
             end = await self._model_call.request(active, request)
@@ -331,7 +345,7 @@ class Runner:
         assert draft is not None
         now = self._door.clock.now_ms()
         active.end_stream()
-        calls = tuple(self._tool_calls.described(self._with_unique_id(active, call)) for call in calls)
+        calls = tuple(self._tool_calls.described(active, self._with_unique_id(active, call)) for call in calls)
         message = draft.message(now, *calls).closed(FinishPart("tool_use", now))
         active.draft, active.open_calls = None, {call.id: call for call in calls}
         await active.put_message("updated", message)
@@ -372,9 +386,10 @@ class Runner:
 
 
 async def _end_all(active: ActiveRun, work: asyncio.Task[End]) -> None:
-    """End the work, the title task, the processes and the threads of a Run."""
+    """End the work and the other tasks, the processes and the threads of a Run."""
     # A list, not a set: the order must be the same in each simulation.
-    tasks: list[asyncio.Task[Any]] = [task for task in (work, active.title) if task is not None]
+    others = (active.title, active.settling, *active.hook_tasks)
+    tasks: list[asyncio.Task[Any]] = [task for task in (work, *others) if task is not None]
     for task in tasks:
         task.cancel()
     # Concurrently: a task that cannot be cancelled must not keep processes alive.
@@ -389,7 +404,9 @@ def _drop_last_message(active: ActiveRun, verdict: Verdict, error: Exception) ->
     active.draft = active.draft.blank() if active.draft else None
     active.open_calls.clear()
     active.unconfirmed.clear()
-    verdict.usage = active.run.usage  # the usage itself may be what cannot be stored
+    # The usage itself may be what cannot be stored.
+    active.usage, active.child_usage = active.run.usage, active.run.child_usage
+    verdict.usage = active.usage
 
 
 def _verdict_of(work: asyncio.Task[End]) -> Verdict:

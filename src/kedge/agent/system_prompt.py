@@ -20,15 +20,17 @@ from msgspec import Struct
 from kedge.config.repository import UntrustedFile, read_inside, read_regular, repository_directories, trusted_owners
 from kedge.config.schema import Config
 from kedge.core.approvals import is_hidden
+from kedge.core.extensions import AgentDefinition
 from kedge.errors import Invalid
 from kedge.tools import file_threads
+from kedge.tools.credentials import is_credential
 from kedge.tools.workspace_paths import guards, is_below, subject_of
 
 if TYPE_CHECKING:
     from kedge.core.records import RunRecord
     from kedge.engine.workspace import Workspace
 
-Agent = Literal["main", "explore"]
+Agent = Literal["main", "explore", "agent"]
 
 #: In order of precedence: the first that exists in a directory is used.
 INSTRUCTION_NAMES = (
@@ -100,13 +102,15 @@ class WrittenPrompts:
 
     async def system(self, workspace: Workspace, run: RunRecord) -> str:
         facts = Facts(self._today(), system_name(), self._config_dir)
-        agent: Agent = "explore" if run.options.parent_run_id else "main"
+        defined = run.options.agent
+        agent: Agent = "agent" if defined else "explore" if run.options.parent_run_id else "main"
         args = (workspace.root, workspace.config, facts, agent, run.options.deny)
-        return await workspace.files.run(system_prompt, *args, limit_s=file_threads.READ_S)
+        text = await workspace.files.run(system_prompt, *args, limit_s=file_threads.READ_S)
+        return f"{text}\n{_definition(defined)}\n" if defined else text
 
 
 @cache
-def prompt(name: Literal["system", "explore", "title", "summary"]) -> str:
+def prompt(name: Literal["system", "explore", "agent", "title", "summary"]) -> str:
     """Return one of our own texts: prompts/NAME.md."""
     return (Path(__file__).parent / "prompts" / f"{name}.md").read_text("utf-8").strip()
 
@@ -120,13 +124,19 @@ def system_prompt(
     workspace: Path, config: Config, facts: Facts, agent: Agent = "main", deny: tuple[str, ...] = ()
 ) -> str:
     """Return the system prompt. `deny`: rules of this Run, in addition to the configured ones."""
-    text = [prompt("system" if agent == "main" else "explore"), _environment(workspace, facts)]
+    text = [prompt("system" if agent == "main" else agent), _environment(workspace, facts)]
     for file in instruction_files(workspace, config, facts.config_dir, deny):
         # A file must not be able to close its own tag and continue as if it were our text.
         inside = re.sub(r"<(?=/?instructions\b)", "&lt;", file.text, flags=re.IGNORECASE)
         cut = "\n[truncated: the file is longer]" if file.is_cut else ""
         text.append(f'<instructions path="{_plain(str(file.path))}">\n{inside}{cut}\n</instructions>')
     return "\n\n".join(text) + "\n"
+
+
+def _definition(agent: AgentDefinition) -> str:
+    """Return the instructions of a defined agent. It cannot close its own tag."""
+    inside = re.sub(r"<(?=/?agent_definition\b)", "&lt;", agent.prompt, flags=re.IGNORECASE)
+    return f'<agent_definition name="{_plain(agent.name)}">\n{inside}\n</agent_definition>'
 
 
 def instruction_files(
@@ -175,9 +185,9 @@ def _contents(
 
     def may_be_read(path: Path) -> bool:
         real, lexical = path.resolve(), Path(os.path.normpath(path))
-        if is_below(real, own_files) or guards(real):
-            return False  # a repository must not be able to have secrets read
         names = {name for one in (real, lexical) for name in (subject_of(one, workspace), str(one))}
+        if is_below(real, own_files) or guards(real) or is_credential(subject_of(real, workspace)):
+            return False  # a repository must not be able to have secrets read
         return not any(is_hidden(rules, name) for name in names)
 
     tries = iter(range(INSTRUCTION_FILES_MAX))

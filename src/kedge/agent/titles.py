@@ -42,7 +42,8 @@ async def make_title(active: ActiveRun, small: RunModel, instruction: str) -> No
 
 async def _ask(active: ActiveRun, small: RunModel, instruction: str) -> str:
     run = active.run
-    prompt = Message("prompt", run.session_id, "user", (Text(run.prompt.text[:TITLED_PROMPT_CHARS_MAX]),), 0, 0)
+    text = "\n\n".join(text for text in (run.prompt.command, run.prompt.text) if text)
+    prompt = Message("prompt", run.session_id, "user", (Text(text[:TITLED_PROMPT_CHARS_MAX]),), 0, 0)
     request = ModelRequest(small.model.name, (prompt,), instruction, output_tokens_max=200)
     reply = ""
     async with small.model.stream(request) as parts:

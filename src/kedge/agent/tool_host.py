@@ -31,6 +31,7 @@ class RunToolHost:
         self._call = call
         self._agents = agents
         self.confinement: Confinement = "configured"
+        self.was_asked = False
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         run = self._active.run
@@ -89,17 +90,23 @@ class RunToolHost:
 
         return (await self._active.write(plan)).session.mode
 
-    async def run_agent(self, prompt: str, title: str) -> str:
+    async def run_agent(self, prompt: str, title: str, name: str = "") -> str:
+        extensions = self._active.workspace.extensions
+        agent = extensions.agent(name) if name else None
+        if name and agent is None:
+            known = ", ".join(extensions.agents()) or "none"
+            raise ToolFailed(f"Agent {name[:100]} not found. Agents: {known}. Without a name, the agent is read-only.")
         options, spent_usd = self._active.options, self._active.usage.cost_usd
         # Agents of one Step run concurrently: each may spend its share of what is left.
         agents = sum(call.name == self._call.name for call in self._active.open_calls.values())
         left_usd = None if options.budget_usd is None else max(0.0, options.budget_usd - spent_usd) / max(agents, 1)
         parent = replace(self._active.run, options=replace(options, budget_usd=left_usd))
         try:
-            ended = await self._agents.run_child(parent, prompt, title)
+            ended = await self._agents.run_child(parent, prompt, title, agent)
         except StoreUnavailable as error:
             raise ToolFailed(f"The agent could not be started: {error}") from None
         self._active.usage += ended.usage
+        self._active.child_usage += ended.usage
         if ended.outcome != "completed":
             raise ToolFailed(f"The agent returned no answer: {ended.error or ended.reason or ended.outcome}")
         return ended.text or "(The agent returned no text.)"

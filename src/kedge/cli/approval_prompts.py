@@ -19,7 +19,7 @@ from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
 from kedge.client.retry import retry_while_away
 from kedge.client.view.ask_text import answer_label, approval_lines, question_lines, response_to
-from kedge.core.approvals import Answer
+from kedge.core.approvals import BY_RULE, Answer
 from kedge.core.untrusted_text import visible
 from kedge.errors import AskNotFound, AskWithdrawn, KedgeError
 from kedge.wire.models import PermissionRequest, QuestionBatch, QuestionBody, QuestionResponse, Resolved
@@ -229,7 +229,8 @@ class _Pending:
     def close(self, payload: dict[str, object]) -> None:
         if not payload.get("withdrawn") and "answered_by" in payload:
             answer = str(payload.get("answer") or ("answered" if payload.get("answered") else "cancelled"))
-            self.why_closed = f"answered by another client: {answer_label(answer)}"
+            who = "by a rule or the mode" if payload["answered_by"] == BY_RULE else "by another client"
+            self.why_closed = f"answered {who}: {answer_label(answer)}"
         self.closed.set()
 
 

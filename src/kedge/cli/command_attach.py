@@ -104,8 +104,14 @@ class _Follower:
         self._thoughts: dict[str, str] = {}
 
     async def catch_up(self, client: Client, workspace_id: str, session_id: str) -> None:
+        streaming: str | None = None  # the Run of an unfinished message
         async for message in client.all_messages(workspace_id, session_id):
-            await self.on_event(StreamEvent("message", "created", msgspec.to_builtins(message)))
+            # Further messages of that Run on a later page were created after it was finished: the stream has them, in
+            # order, and the rest of its text before them.
+            if message.run_id != streaming or message.role == "user":
+                await self.on_event(StreamEvent("message", "created", msgspec.to_builtins(message)))
+            if message.role == "assistant" and not any(part.type == "finish" for part in message.parts):
+                streaming = message.run_id
         for request in await client.permissions(workspace_id):
             if request.session_id == session_id:
                 await self.on_event(StreamEvent("permission_request", "created", msgspec.to_builtins(request)))

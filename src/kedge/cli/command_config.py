@@ -10,16 +10,14 @@ from typing import Any
 import click
 
 from kedge import paths
-from kedge.cli.config_files import load_config, trusted_files
+from kedge.cli.config_files import load_config, plugin_store, trusted_files
 from kedge.cli.exit_codes import EXIT_FAILED
 from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import print_findings, print_json
 from kedge.cli.workspace_lookup import opened, print_config_problem
 from kedge.client.safe_text import one_line
 from kedge.config.check import check_config
-from kedge.config.load import FILE_NAMES, RepositoryFile, keys_needing_trust, parse_toml, repository_files, to_config
-from kedge.config.repository import repository_directories
-from kedge.config.schema import masked_secret
+from kedge.config.trusted_files import files_needing_trust, flat_settings, paths_needing_trust
 from kedge.core.untrusted_text import visible
 
 #: One value in the list; the JSON has it in full. Characters.
@@ -63,7 +61,7 @@ def show(as_json: bool, cwd: str, host: str | None) -> int:
         return 0
     rows = [
         (f"{name} = {one_line(value, VALUE_CHARS_MAX)}", _source(loaded.sources, name))
-        for name, value in _flat("", loaded.config.masked())
+        for name, value in flat_settings("", loaded.config.masked())
     ]
     width = max(min(len(left), ALIGNED_CHARS_MAX) for left, _ in rows)
     for left, source in rows:
@@ -80,7 +78,9 @@ def check(as_json: bool, cwd: str) -> int:
     """Check the configuration files of this directory. The exit code is 1 if there is an error.
 
     Settings that are ignored because their file is not trusted are warnings."""
-    return print_findings(check_config(paths.config_file(), Path(cwd), trusted_files()), as_json=as_json)
+    return print_findings(
+        check_config(paths.config_file(), Path(cwd), trusted_files(), plugins=plugin_store()), as_json=as_json
+    )
 
 
 @config.command(epilog=examples("kedge config trust", "kedge config trust --yes", "kedge config trust --revoke"))
@@ -88,21 +88,23 @@ def check(as_json: bool, cwd: str) -> int:
 @click.option("--revoke", is_flag=True, help="Revoke the trust in this repository's files.")
 @cwd_option
 def trust(yes: bool, revoke: bool, cwd: str) -> int:
-    """Trust this repository's kedge.toml, exactly as it is now.
+    """Trust the files of this repository, exactly as they are now.
 
-    An untrusted file can only set the model, the limits of runs and the instruction files. A changed file must be
+    An untrusted kedge.toml can only set the model, the limits of runs and the instruction files. Commands, skills and
+    agents that bring permissions, programs or a model do nothing before they are trusted. A changed file must be
     trusted again."""
+    print_config_problem()
     if revoke:
         return _revoke(Path(cwd))
     trusted = trusted_files()
-    files = [file for file in repository_files(Path(cwd)) if file.content is not None]
-    untrusted = [file for file in files if _dangerous(file) and not trusted.contains(file.path, file.content or b"")]
+    files = files_needing_trust(Path(cwd))
+    untrusted = [file for file in files if not trusted.contains(file.path, file.content)]
     if not untrusted:
-        click.echo("already trusted" if any(map(_dangerous, files)) else "nothing to trust")
+        click.echo("already trusted" if files else "nothing to trust")
         return 0
     for file in untrusted:
         click.echo(f"{visible(str(file.path), keep='')} sets:\n")
-        for name, value in _dangerous(file):
+        for name, value in file.settings:
             click.echo(f"  {visible(name, keep='')} = {visible(value, keep='')}")
         click.echo()
     if not yes and not _confirmed():
@@ -110,7 +112,7 @@ def trust(yes: bool, revoke: bool, cwd: str) -> int:
         return EXIT_FAILED
     for file in untrusted:
         # The content that was shown: the file may have changed since.
-        trusted.add(file.path, file.content or b"")
+        trusted.add(file.path, file.content)
         click.echo(f"trusted: {visible(str(file.path), keep='')}")
     return 0
 
@@ -124,22 +126,12 @@ def _confirmed() -> bool:
 def _revoke(workspace: Path) -> int:
     trusted = trusted_files()
     # Also files that are gone or changed: they could return with the trusted content.
-    candidates = [directory / name for directory in repository_directories(workspace) for name in FILE_NAMES]
-    revoked = [file for file in candidates if trusted.revoke(file)]
+    revoked = [file for file in paths_needing_trust(workspace, trusted) if trusted.revoke(file)]
     for file in revoked:
         click.echo(f"no longer trusted: {visible(str(file), keep='')}")
     if not revoked:
         click.echo("nothing was trusted here")
     return 0
-
-
-def _dangerous(file: RepositoryFile) -> list[tuple[str, str]]:
-    """Return (dotted name, value) of the settings that need trust. Raises BadConfig if the file is not valid."""
-    plain = parse_toml(file.content or b"", file.path)
-    to_config(plain, file.path, file.content or b"")
-    lines = [line for key in keys_needing_trust(plain) for line in _flat(key, plain[key])]
-    # A key in a repository is not a secret any more, but should still not be on the screen.
-    return [(name, masked_secret(value) if name.endswith(".api_key") else value) for name, value in lines]
 
 
 def _show_from_server(host: str, cwd: str, as_json: bool) -> int:
@@ -151,7 +143,7 @@ def _show_from_server(host: str, cwd: str, as_json: bool) -> int:
     if as_json:
         print_json(config)
     else:
-        for name, value in _flat("", config):
+        for name, value in flat_settings("", config):
             click.echo(f"{name} = {one_line(value, VALUE_CHARS_MAX)}")
     return 0
 
@@ -159,19 +151,3 @@ def _show_from_server(host: str, cwd: str, as_json: bool) -> int:
 def _source(sources: dict[str, str], name: str) -> str:
     """Return the source of a value; that of `providers.x.models[0].id` is the source of the list."""
     return sources.get(name) or sources.get(name.partition("[")[0]) or "default"
-
-
-def _flat(prefix: str, value: Any) -> list[tuple[str, str]]:
-    """Return (dotted name, value) of each setting that is not empty."""
-    if isinstance(value, dict):
-        return [line for name, inner in value.items() for line in _flat(_dotted(prefix, name), inner)]
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [line for number, inner in enumerate(value) for line in _flat(f"{prefix}[{number}]", inner)]
-    if value in (None, "", []):
-        return []
-    return [(prefix, str(value).lower() if isinstance(value, bool) else str(value))]
-
-
-def _dotted(prefix: str, name: str) -> str:
-    bare = name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else f'"{name}"'
-    return f"{prefix}.{bare}" if prefix else bare

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from kedge import __version__, paths
-from kedge.cli.config_files import load_config, trusted_files
+from kedge.cli.config_files import load_config, plugin_store, trusted_files
 from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import print_findings
 from kedge.client.client import Client
@@ -40,7 +40,7 @@ def doctor(as_json: bool, cwd: str, host: str | None) -> int:
     """Check this installation. The exit code is 1 if something is broken."""
     workspace = Path(cwd)
     findings = [*_python(), *_data_directory(), *_socket()]
-    findings += check_config(paths.config_file(), workspace, trusted_files())
+    findings += check_config(paths.config_file(), workspace, trusted_files(), plugins=plugin_store())
     findings += [*_ripgrep(workspace), *asyncio.run(_processes(workspace)), *asyncio.run(_server(host, cwd))]
     return print_findings(findings, as_json=as_json)
 

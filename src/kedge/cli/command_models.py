@@ -11,6 +11,7 @@ from kedge.cli.config_files import config_problem, load_config
 from kedge.cli.options import cwd_option, examples, json_option
 from kedge.cli.printing import print_json, print_table
 from kedge.client.safe_text import one_line
+from kedge.client.view.number_text import token_count
 from kedge.config.model_names import ModelListing, list_models, resolve_model
 from kedge.core.records import OFFLINE
 from kedge.errors import BadConfig
@@ -76,18 +77,12 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
     use = " and ".join(word for word, is_used in (("large", row.is_large), ("small", row.is_small)) if is_used)
     return (
         one_line(row.model, 100),
-        _tokens(row.context_window),
+        "-" if row.context_window is None else token_count(row.context_window),
         _usd(row.input_price),
         _usd(row.output_price),
         {True: "yes", False: "no", None: "-"}[row.images],
         ", ".join(part for part in (use, row.note) if part),
     )
-
-
-def _tokens(count: int | None) -> str:
-    if count is None:
-        return "-"
-    return f"{count / 1_000_000:g}M" if count >= 1_000_000 else f"{count / 1000:.4g}k"
 
 
 def _usd(price: float | None) -> str:

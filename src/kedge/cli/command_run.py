@@ -9,7 +9,7 @@ import msgspec
 
 from kedge.cli.foreground import RECONNECT_S, CancelTarget, follow, run_cancellable
 from kedge.cli.options import cwd_option, examples, host_option, verbosity_options
-from kedge.cli.prompt_input import command_in, prompt_from
+from kedge.cli.prompt_input import command_in, is_typed, prompt_from
 from kedge.cli.run_options import new_prompt, positive, run_options
 from kedge.cli.run_output import OutputFormat, RunPrinter
 from kedge.cli.terminal import StatusLine, StdoutWriter
@@ -34,6 +34,8 @@ EXIT_SIGNAL = 128
         "kedge run --allow 'edit(src/**)' --allow 'bash(npm test)' \"Make the tests pass\"",
         'kedge run --output json "..." | jq -r .text',
         'slow-command | kedge run - "Explain this"  # - waits for standard input',
+        'kedge run "/review 12"                     # a prompt command or a skill; // is a plain slash',
+        'kedge run "Explain @docs:guide://start"    # with a resource of the MCP server docs',
         "kedge run '!git status'                    # a shell command; the model sees its output next time",
         "",
         "Exit codes: 0 completed, 1 failed, 2 usage, 3 approval needed,",
@@ -92,6 +94,7 @@ def run(
         raise click.UsageError("A command (!...) takes no attachments")
     prompt = new_prompt(text, settings)
     prompt.attachments = _attachments(files, cwd)
+    prompt.expand = is_typed(text, words)
     output = StdoutWriter()
     status = StatusLine(output, quiet=quiet, verbose=verbose)
     printer = RunPrinter(output, status, output_format)

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import click
 
 from kedge.cli.foreground import RECONNECT_S, CancelTarget, follow, run_cancellable
-from kedge.cli.options import F, cwd_option, examples, host_option, json_option, verbosity_options
+from kedge.cli.options import F, cwd_option, effort_option, examples, host_option, json_option, verbosity_options
 from kedge.cli.printing import ago, print_json, print_table
 from kedge.cli.run_output import RunPrinter
 from kedge.cli.terminal import StatusLine, StdoutWriter
@@ -21,7 +21,7 @@ from kedge.client.complete_file import complete_file
 from kedge.client.followed_run import FollowedSummary
 from kedge.client.safe_text import harmless, one_line
 from kedge.core.modes import MODES, Mode
-from kedge.core.records import OFFLINE
+from kedge.core.records import OFFLINE, Effort
 from kedge.core.untrusted_text import visible
 from kedge.wire.brief import FILE_MARKS, prompt_text
 from kedge.wire.models import ChangedFiles, MessageBody, SearchHitBody, SessionBody
@@ -373,27 +373,31 @@ def _list_prompts(prefix: str, cwd: str, host: str | None, *, as_json: bool) -> 
     return 0
 
 
-@sessions.command(epilog=examples("kedge sessions model 3f2a", "kedge sessions model 3f2a local/fake-large"))
+@sessions.command(
+    epilog=examples("kedge sessions model 3f2a", "kedge sessions model 3f2a local/fake-large --effort high")
+)
 @_session_argument
 @click.argument("name", metavar="[PROVIDER/MODEL]", required=False)
+@effort_option
 @json_option
 @cwd_option
 @host_option
-def model(prefix: str, name: str | None, as_json: bool, cwd: str, host: str | None) -> int:
-    """Print or change the model of a session. An empty name selects the configured model."""
+def model(prefix: str, name: str | None, effort: Effort | None, as_json: bool, cwd: str, host: str | None) -> int:
+    """Print or change the model of a session, and its effort. An empty name selects the configured model."""
 
     async def act() -> tuple[SessionBody, str]:
         async with opened(host, cwd) as workspace:
             client, session = workspace.client, await find_session(workspace, prefix)
-            if name is not None:
-                session = await client.change_session(workspace.id, session.id, model=name)
+            if name is not None or effort is not None:
+                session = await client.change_session(workspace.id, session.id, model=name, effort=effort)
             return session, (await client.config(workspace.id))["model"] or OFFLINE
 
     session, configured = asyncio.run(act())
     if as_json:
         print_json(session)
     else:
-        click.echo(one_line(session.model) if session.model else f"{one_line(configured)} (configured)")
+        named = one_line(session.model) if session.model else f"{one_line(configured)} (configured)"
+        click.echo(f"{named}, effort {session.effort}" if session.effort else named)
     return 0
 
 

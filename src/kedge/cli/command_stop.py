@@ -67,11 +67,13 @@ async def _stop_own(force: bool, wait_s: float) -> int:
 
 
 async def _settled(client: Client) -> ServerProcess:
-    """Return the state of the server. Wait for a moment for a socket that is bound again, and for its pid."""
+    """Return the state of the server. Wait for a moment for a socket that is bound again, and for its pid.
+
+    A server whose whole directory of sockets was removed looks like one that is starting."""
     server = await find_process(client)
     deadline = asyncio.get_running_loop().time() + REBIND_S_MAX
     while (
-        server.state == "unbound" or (server.state != "none" and server.pid is None)
+        server.state in ("unbound", "starting") or (server.state != "none" and server.pid is None)
     ) and asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(CHECK_S)
         server = await find_process(client)

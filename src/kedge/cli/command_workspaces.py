@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import click
 
 from kedge.cli.options import examples, host_option, json_option
 from kedge.cli.printing import ago, print_json, print_table
-from kedge.cli.workspace_lookup import print_config_problem, print_progress
-from kedge.client.client import Client
-from kedge.client.local_server import find_or_start
+from kedge.cli.workspace_lookup import connected_or_started
 from kedge.client.safe_text import one_line
 from kedge.errors import WorkspaceNotFound
 from kedge.wire.models import KnownWorkspaceBody
@@ -31,7 +28,7 @@ def list_(as_json: bool, host: str | None) -> int:
     """List the workspaces, most recently used first."""
 
     async def read() -> list[KnownWorkspaceBody]:
-        async with _server(host) as client:
+        async with connected_or_started(host) as client:
             return await client.known_workspaces()
 
     listed = sorted(asyncio.run(read()), key=lambda known: known.used_at or known.created_at, reverse=True)
@@ -66,11 +63,11 @@ def remove(target: str, yes: bool, as_json: bool, host: str | None) -> int:
     """Remove a workspace from kedge: its sessions, transcripts and approvals. The directory is not touched."""
 
     async def find() -> KnownWorkspaceBody:
-        async with _server(host) as client:
+        async with connected_or_started(host) as client:
             return _find(target, await client.known_workspaces())
 
     async def act(workspace_id: str) -> None:
-        async with _server(host) as client:
+        async with connected_or_started(host) as client:
             await client.remove_workspace(workspace_id)
 
     known = asyncio.run(find())
@@ -85,15 +82,6 @@ def remove(target: str, yes: bool, as_json: bool, host: str | None) -> int:
     else:
         click.echo(f"removed {one_line(known.path)} from kedge; the directory is unchanged")
     return 0
-
-
-@asynccontextmanager
-async def _server(host: str | None) -> AsyncIterator[Client]:
-    """Connect to the server at `host`, or to the user's own server, which is started if necessary."""
-    if host is None:
-        print_config_problem()
-    async with Client(host or await find_or_start(print_progress)) as client:
-        yield client
 
 
 def _find(target: str, listed: Sequence[KnownWorkspaceBody]) -> KnownWorkspaceBody:

@@ -7,7 +7,8 @@ from pathlib import Path
 from threading import Thread
 
 from kedge import paths
-from kedge.config.load import LoadedConfig, load_layers, load_user_layer
+from kedge.config.load import LoadedConfig, load_layers, load_user_layer, with_plugins
+from kedge.config.plugins import PluginStore
 from kedge.config.trust import FILE_NAME, TrustList
 from kedge.errors import BadConfig
 
@@ -19,9 +20,14 @@ def trusted_files() -> TrustList:
     return TrustList(paths.data_dir() / FILE_NAME)
 
 
+def plugin_store() -> PluginStore:
+    return PluginStore(paths.config_file().parent, paths.data_dir())
+
+
 def load_config(workspace: Path) -> LoadedConfig:
-    """Merge the user's file and the repository's files. Raises BadConfig if the user's file is not valid."""
-    return load_layers(load_user_layer(paths.config_file()), workspace, trusted_files(), strict=False)
+    """Merge plugins, the user's file and the repository's files. Raises BadConfig if the user's file is not valid."""
+    user = with_plugins(load_user_layer(paths.config_file()), plugin_store().layers())
+    return load_layers(user, workspace, trusted_files(), strict=False)
 
 
 def config_problem(directory: str = "") -> str:

@@ -21,19 +21,27 @@ from kedge.errors import KedgeError, Unreachable
 COMMANDS = {
     "tui": "kedge.cli.command_tui",
     "run": "kedge.cli.command_run",
+    "web": "kedge.cli.command_web",
     "runs": "kedge.cli.command_runs",
     "cancel": "kedge.cli.command_runs",
     "attach": "kedge.cli.command_attach",
     "approvals": "kedge.cli.command_approvals",
     "jobs": "kedge.cli.command_jobs",
+    "stats": "kedge.cli.command_stats",
     "sessions": "kedge.cli.command_sessions",
     "workspaces": "kedge.cli.command_workspaces",
+    "extensions": "kedge.cli.command_extensions",
     "init": "kedge.cli.command_init",
     "models": "kedge.cli.command_models",
+    "mcp": "kedge.cli.command_mcp",
     "config": "kedge.cli.command_config",
+    "plugin": "kedge.cli.command_plugin",
+    "lsp": "kedge.cli.command_lsp",
     "doctor": "kedge.cli.command_doctor",
     "serve": "kedge.cli.command_serve",
+    "nodes": "kedge.cli.command_nodes",
     "stop": "kedge.cli.command_stop",
+    "store": "kedge.cli.command_store",
 }
 
 WELCOME = """\
@@ -45,6 +53,7 @@ kedge: an agent that stops when you tell it to.
   kedge runs                                    list queued and active runs
   kedge cancel RUN                              cancel a run
   kedge approvals                               list pending approvals
+  kedge web                                     open the web page; --phone shows a QR code
   kedge doctor                                  check this installation
   kedge --help                                  list all commands
 """

@@ -7,7 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
+from kedge.core.records import EFFORTS
+
 F = TypeVar("F", bound=Callable[..., Any])
+#: The empty effort.
+DEFAULT_EFFORT = "default"
 
 
 def host_option(command: F) -> F:
@@ -30,6 +34,15 @@ def cwd_option(command: F) -> F:
 
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def effort_option(command: F) -> F:
+    return click.option(
+        "--effort",
+        type=click.Choice([DEFAULT_EFFORT, *EFFORTS[1:]]),
+        callback=lambda _context, _option, value: "" if value == DEFAULT_EFFORT else value,
+        help="How much the model thinks before it answers. Not all models support it.",
+    )(command)
 
 
 def verbosity_options(command: F) -> F:

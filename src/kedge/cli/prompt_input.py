@@ -32,9 +32,14 @@ def command_in(prompt: str, arguments: tuple[str, ...]) -> str:
     return prompt.removeprefix(COMMAND_MARK).strip() if is_command else ""
 
 
+def is_typed(prompt: str, arguments: tuple[str, ...]) -> bool:
+    """Return whether all of the prompt is from the arguments. Piped text may be by others: it expands to nothing."""
+    return prompt == _text(arguments)
+
+
 def prompt_from(arguments: tuple[str, ...], *, has_files: bool = False) -> str:
     """Return the prompt, or raise a usage error. `-` among the arguments stands for standard input."""
-    text = " ".join(word for word in arguments if word != "-").strip()
+    text = _text(arguments)
     piped = _standard_input(asked="-" in arguments, has_text=bool(text) or has_files).strip("\n")
     prompt = "\n\n".join(part for part in (piped, text) if part.strip())
     if text.startswith(COMMAND_MARK) and piped.strip():
@@ -48,6 +53,10 @@ def prompt_from(arguments: tuple[str, ...], *, has_files: bool = False) -> str:
     if size > PROMPT_BYTES_MAX:
         raise click.UsageError(_TOO_LARGE)
     return prompt
+
+
+def _text(arguments: tuple[str, ...]) -> str:
+    return " ".join(word for word in arguments if word != "-").strip()
 
 
 def _standard_input(*, asked: bool, has_text: bool) -> str:

@@ -7,7 +7,7 @@ import math
 import click
 
 from kedge.cli.approval_prompts import can_prompt
-from kedge.cli.options import F
+from kedge.cli.options import F, effort_option
 from kedge.client.client import new_run_id
 from kedge.client.sync_client import RunSettings
 from kedge.core.approvals import parse_rule
@@ -40,6 +40,7 @@ _OPTIONS = (
         envvar="KEDGE_MODEL",
         help="Use this model instead of the configured one (also $KEDGE_MODEL).",
     ),
+    effort_option,
     click.option(
         "--timeout", "timeout_s", metavar="S", type=float, callback=positive, help="Stop the run after S seconds."
     ),

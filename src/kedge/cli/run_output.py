@@ -13,11 +13,14 @@ from kedge.client.safe_text import visible_line
 from kedge.core.events import REASON_TEXTS
 from kedge.wire.brief import result_brief
 from kedge.wire.models import Receipt, RunComplete, UsageBody
+from kedge.wire.result_notes import ResultNote, result_notes
 
 #: Tool calls that are remembered as announced. A Run with more may announce one twice. Items.
 ANNOUNCED_MAX = 10_000
 #: One line for a tool call or its result. Characters.
 TOOL_LINE_CHARS_MAX = 160
+#: A diagnostic or a message of a hook. Characters.
+NOTE_CHARS_MAX = 300
 #: The latest output of a running tool, in the status line. Characters.
 ACTIVITY_CHARS_MAX = 60
 
@@ -111,12 +114,19 @@ class RunPrinter:
 
     def _report_result(self, data: dict[str, Any]) -> None:
         result = result_brief(data.get("summary") or "", data["content"], is_error=bool(data.get("is_error")))
-        if not result:
-            return
-        # With several calls at once, the result names its call.
-        call = self._calls.get(data["tool_call_id"], data["name"])
-        is_last = data["tool_call_id"] == next(reversed(self._calls), None)
-        self._status.note(f"  -> {visible_line(result if is_last else f'{call}: {result}', TOOL_LINE_CHARS_MAX)}")
+        if result:
+            # With several calls at once, the result names its call.
+            call = self._calls.get(data["tool_call_id"], data["name"])
+            is_last = data["tool_call_id"] == next(reversed(self._calls), None)
+            self._status.note(f"  -> {visible_line(result if is_last else f'{call}: {result}', TOOL_LINE_CHARS_MAX)}")
+        for note in result_notes(data.get("metadata") or ""):
+            # A pipe has no screen: there only what users must not miss.
+            self._status.note(note_line(note), always=note.kind == "hook")
+
+
+def note_line(note: ResultNote) -> str:
+    text = f"warning: hook: {note.text}" if note.kind == "hook" else note.text
+    return f"     {visible_line(text, NOTE_CHARS_MAX)}"
 
 
 def retry_text(payload: dict[str, Any]) -> str:

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from kedge.cli.run_output import TOOL_LINE_CHARS_MAX, retry_text
+from kedge.cli.run_output import TOOL_LINE_CHARS_MAX, note_line, retry_text
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import one_line, visible_line
 from kedge.core.reversal import Reversal, reversal_lines
 from kedge.wire.brief import result_brief
 from kedge.wire.models import MessageBody
+from kedge.wire.result_notes import result_notes
 
 
 def transcript_lines(messages: Iterable[MessageBody]) -> Iterator[str]:
@@ -40,6 +41,7 @@ def message_lines(role: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterato
                 yield f"* {visible_line(data['title'] or data['name'], TOOL_LINE_CHARS_MAX)}"
             case "tool_result":
                 yield f"  -> {_result(data)}"
+                yield from map(note_line, result_notes(data.get("metadata") or ""))
             case "shell_command":
                 output = visible_line(data["output"], TOOL_LINE_CHARS_MAX)
                 yield f"! {visible_line(data['command'], TOOL_LINE_CHARS_MAX)}"

@@ -87,6 +87,17 @@ async def connected(host: str | None) -> AsyncIterator[Client]:
         yield client
 
 
+@asynccontextmanager
+async def connected_or_started(host: str | None) -> AsyncIterator[Client]:
+    """Connect to the server at `host`, or to the user's own server, which is started if necessary."""
+    if host is None:
+        print_config_problem()
+    async with Client(host or await find_or_start(print_progress)) as client:
+        # The server may exit before the first request, if it was idle.
+        client.restart = None if host else partial(find_or_start, print_progress)
+        yield client
+
+
 async def find_session(opened: OpenWorkspace, prefix: str) -> SessionBody:
     """Return the session of this workspace with this id or unique prefix of an id."""
     return session_by_prefix(prefix, await opened.client.sessions(opened.id), opened.workspace.path)

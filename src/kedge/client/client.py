@@ -14,31 +14,35 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
-from urllib.parse import quote
 
 import httpx2
 import msgspec
 
 from kedge.client.event_stream import EventStream
-from kedge.client.http_transport import ANSWER_S_MAX, Transport
+from kedge.client.http_transport import ANSWER_S_MAX, Transport, decode_reply, quoted_path
 from kedge.client.retry import GIVE_UP_S, Restart, loop_time, retry_if_refused
+from kedge.client.web_client import WebClient
 from kedge.core.approvals import Answer
 from kedge.core.modes import Mode
+from kedge.core.records import Effort
+from kedge.core.statistics import GroupBy
 from kedge.core.transcript import USER_COMMAND_S_MAX
-from kedge.errors import Invalid, KedgeError, WorkspaceClosing, WorkspaceNotFound
+from kedge.errors import WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
+from kedge.wire.cluster_models import NodeBody
+from kedge.wire.extension_models import ExtensionBody, PromptCommandBody
 from kedge.wire.job_models import JobBody, JobOutput
 from kedge.wire.limits import WAIT_S_MAX
+from kedge.wire.report_models import LaneBody, LiveLaneBody, StatsBody
 from kedge.wire.reversal_models import RewindReply, RewindScope, RewindSession, UndoReply, UndoRun
 
-#: Page size of `all_messages`: few requests, and the first messages are there soon. Items.
-PAGE_MESSAGES = 200
-#: Page size of `known_workspaces`. Items.
-PAGE_WORKSPACES = 500
+#: Page sizes of `all_messages` (few requests, and the first messages are there soon) and `known_workspaces`. Items.
+PAGE_MESSAGES, PAGE_WORKSPACES = 200, 500
 #: A health check needs neither store nor model. A slower server is not healthy. Seconds.
 HEALTH_S_MAX = 5.0
+#: The start of an MCP server, which may have to be downloaded. Seconds.
+MCP_S_MAX = 120.0
 #: One request that waits for a Run's end; repeated until then. Shorter than WAIT_S_MAX, since a connection that died
 #: silently costs this long. Seconds.
 WAIT_S = min(60.0, WAIT_S_MAX)
@@ -61,6 +65,7 @@ class Client:
 
     def __init__(self, host: str | None = None, token: str | None = None, transport: Transport | None = None) -> None:
         self._transport = transport or Transport(host, token)
+        self.web = WebClient(self._transport)
         self.client_id = str(uuid.uuid4())
         #: Starts the server if it is gone. If set, requests that a server refused because it shuts down are repeated,
         #: as far as that is safe (`retry_if_refused`).
@@ -75,9 +80,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -101,7 +104,7 @@ class Client:
     async def retire(self) -> None:
         """Drop all claims of this client. The server refuses new ones from it."""
         self._paths.clear()
-        await self._transport.request("DELETE", _path("clients", self.client_id))
+        await self._transport.request("DELETE", quoted_path("clients", self.client_id))
 
     async def metrics(self) -> str:
         return (await self._transport.request("GET", "/metrics")).decode("utf-8", "replace")
@@ -112,6 +115,14 @@ class Client:
     async def runs(self, state: Literal["queued", "active"] | None = None) -> list[m.RunBody]:
         """Return the live Runs of all workspaces of this server."""
         return await self._call("GET", "/runs", params={"state": state}, reply=list[m.RunBody])
+
+    async def lanes(self, *, after: str = "", limit: int | None = None) -> list[LiveLaneBody]:
+        """Return the Lanes with live Runs of all open workspaces, by the ids of their sessions."""
+        return await self._call("GET", "/lanes", params={"after": after, "limit": limit}, reply=list[LiveLaneBody])
+
+    async def stats(self, by: GroupBy = "day", **params: str | int | None) -> StatsBody:
+        """Return the statistics of ended Runs. `params`: since, until, workspace_id, utc_offset_min."""
+        return await self._call("GET", "/stats", params={"by": by, **params}, reply=StatsBody)
 
     # --- workspaces ---------------------------------------------------------------------------------------------------
 
@@ -124,6 +135,10 @@ class Client:
 
     async def workspaces(self) -> list[m.WorkspaceBody]:
         return await self._call("GET", "/workspaces", reply=list[m.WorkspaceBody])
+
+    async def nodes(self) -> list[NodeBody]:
+        """Return the nodes of the cluster; none, if the server is alone."""
+        return await self._call("GET", "/nodes", reply=list[NodeBody])
 
     async def known_workspaces(self) -> list[m.KnownWorkspaceBody]:
         """Return all stored workspaces, open or not."""
@@ -138,7 +153,7 @@ class Client:
     async def remove_workspace(self, workspace_id: str) -> None:
         """Remove a workspace with all its sessions. WorkspaceInUse if Runs are live or clients are connected."""
         self._paths.pop(workspace_id, None)
-        await self._transport.request("DELETE", _path("known-workspaces", workspace_id))
+        await self._transport.request("DELETE", quoted_path("known-workspaces", workspace_id))
 
     async def workspace(self, workspace_id: str) -> m.WorkspaceBody:
         return await self._inside("GET", workspace_id, reply=m.WorkspaceBody)
@@ -146,7 +161,7 @@ class Client:
     async def release_workspace(self, workspace_id: str) -> None:
         """Release this client's claim. Live Runs keep theirs."""
         self._paths.pop(workspace_id, None)
-        path = _path("workspaces", workspace_id)
+        path = quoted_path("workspaces", workspace_id)
         await self._transport.request("DELETE", path, params={"client_id": self.client_id})
 
     async def set_current_session(self, workspace_id: str, session_id: str) -> None:
@@ -209,11 +224,12 @@ class Client:
         *,
         title: str | None = None,
         model: str | None = None,
+        effort: Effort | None = None,
         mode: Mode | None = None,
     ) -> m.SessionBody:
-        """Set the title, the model or the mode. None leaves it unchanged; an empty model selects the configured one."""
-        body, params = m.UpdateSession(title=title, model=model, mode=mode), {"client_id": self.client_id}
-        parts = ("sessions", session_id)
+        """Set what is not None. An empty model selects the configured one, an empty effort the model's default."""
+        body = m.UpdateSession(title=title, model=model, effort=effort, mode=mode)
+        params, parts = {"client_id": self.client_id}, ("sessions", session_id)
         return await self._inside("PUT", workspace_id, *parts, body=body, params=params, reply=m.SessionBody)
 
     async def rename_session(self, workspace_id: str, session_id: str, title: str) -> m.SessionBody:
@@ -226,9 +242,8 @@ class Client:
     async def messages(
         self, workspace_id: str, session_id: str, *, after: str | None = None, limit: int | None = None
     ) -> list[m.MessageBody]:
-        """Return one page of the transcript: the messages that follow message `after`, none after the last.
-
-        A page may have fewer messages than `limit`."""
+        """Return one page of the transcript: the messages that follow message `after`, none after the last. A page
+        may have fewer messages than `limit`."""
         parts, params = ("sessions", session_id, "messages"), {"after": after, "limit": limit}
         return await self._inside("GET", workspace_id, *parts, params=params, reply=list[m.MessageBody])
 
@@ -258,7 +273,7 @@ class Client:
         self, workspace_id: str, session_id: str, form: Literal["md", "json", "html"] = "md"
     ) -> AsyncIterator[bytes]:
         """Yield the transcript as a document, piece by piece: it may not fit into memory."""
-        path, params = _path("workspaces", workspace_id, "sessions", session_id, "export"), {"format": form}
+        path, params = quoted_path("workspaces", workspace_id, "sessions", session_id, "export"), {"format": form}
 
         async def opened() -> httpx2.Response:
             return await self._transport.open_stream(path, params, {"accept": "*/*"})
@@ -266,6 +281,10 @@ class Client:
         response = await retry_if_refused(lambda: self._reopening(workspace_id, opened), self.restart)
         async for piece in self._transport.pieces(response):
             yield piece
+
+    async def lane(self, workspace_id: str, session_id: str, **params: int | None) -> LaneBody:
+        """Return a page of the timeline of a session. `params`: from, to, before, limit."""
+        return await self._inside("GET", workspace_id, "sessions", session_id, "lane", params=params, reply=LaneBody)
 
     async def changed_files(self, workspace_id: str, session_id: str) -> m.ChangedFiles:
         """Return the files that the Runs of a session changed."""
@@ -284,6 +303,25 @@ class Client:
         """Return to the state before this prompt."""
         body = RewindSession(message_id=message_id, scope=scope)
         return await self._inside("POST", workspace_id, "sessions", session_id, "rewind", body=body, reply=RewindReply)
+
+    async def extensions(self, workspace_id: str) -> list[ExtensionBody]:
+        """Return the MCP servers, skills, commands, agents, hooks and language servers, with their states."""
+        return await self._inside("GET", workspace_id, "extensions", reply=list[ExtensionBody])
+
+    async def commands(self, workspace_id: str) -> list[PromptCommandBody]:
+        """Return the prompts that `SubmitPrompt.expand` understands as `/name arguments`."""
+        return await self._inside("GET", workspace_id, "commands", reply=list[PromptCommandBody])
+
+    async def file_names(self, workspace_id: str, partial: str) -> list[str]:
+        """Return files whose names contain all letters of a partial name, the best match first."""
+        return await self._inside("GET", workspace_id, "file-names", params={"q": partial}, reply=list[str])
+
+    async def start_mcp_server(self, workspace_id: str, name: str, *, again: bool = False) -> ExtensionBody:
+        """Start an MCP server, or with `again` restart it. Return its state, also if that failed."""
+        action = "restart" if again else "test"
+        return await self._inside(
+            "POST", workspace_id, "mcp", name, action, reply=ExtensionBody, answer_s_max=MCP_S_MAX
+        )
 
     async def jobs(self, workspace_id: str, session_id: str) -> list[JobBody]:
         """Return the kept commands of a session."""
@@ -428,17 +466,17 @@ class Client:
             return await self._transport.request(method, path, **options)
 
         body = await retry_if_refused(send, self.restart) if method == "GET" else await send()
-        return _decode_reply(method, path, body, reply)
+        return decode_reply(method, path, body, reply)
 
     async def _inside(self, method: str, workspace_id: str, *parts: str, reply: type[R], **options: Any) -> R:
         body = await self._inside_raw(method, workspace_id, *parts, **options)
-        return _decode_reply(method, _path("workspaces", workspace_id, *parts), body, reply)
+        return decode_reply(method, quoted_path("workspaces", workspace_id, *parts), body, reply)
 
     async def _inside_raw(
         self, method: str, workspace_id: str, *parts: str, repeat: bool = False, **options: Any
     ) -> bytes:
         """`repeat`: the request may be sent again if a server refused it. That is always so for a GET."""
-        path = _path("workspaces", workspace_id, *parts)
+        path = quoted_path("workspaces", workspace_id, *parts)
 
         async def send() -> bytes:
             return await self._reopening(workspace_id, lambda: self._transport.request(method, path, **options))
@@ -460,20 +498,3 @@ class Client:
         if path is None:
             raise WorkspaceNotFound(f"Workspace {workspace_id!r} is not open on {self.host}. Open its directory first.")
         return (await self.create_workspace(path)).id
-
-
-def _decode_reply(method: str, path: str, body: bytes, kind: type[R]) -> R:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise KedgeError(
-            f"Cannot decode the reply to {method} {path} ({error}). Is the server another version of kedge?"
-        ) from error
-
-
-def _path(*parts: str) -> str:
-    """Join the parts into a path, each one quoted."""
-    for part in parts:
-        if part in ("", ".", ".."):
-            raise Invalid(f"{part!r} is not a valid id.")
-    return "/" + "/".join(quote(part, safe="") for part in parts)

@@ -56,7 +56,9 @@ class FollowedRun:
         """Submit the prompt; it is durable when this returns. Retries are safe: the run_id is the idempotency key."""
         assert self.run_id, "a submit that may be retried needs a run_id"
         submit = partial(self._client.submit, self.workspace_id, self._prompt)
-        self.receipt = await retry_while_away(submit, self._give_up_s)
+        # A server that was stopped since the stream was opened is started again: no other command may do it.
+        repeated = partial(retry_if_refused, submit, self._client.restart)
+        self.receipt = await retry_while_away(repeated, self._give_up_s)
         return self._accepted(self.receipt)
 
     def _accepted(self, receipt: Receipt) -> Receipt:

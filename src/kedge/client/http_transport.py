@@ -6,8 +6,8 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
 
 import httpx2
 import msgspec
@@ -30,6 +30,25 @@ SILENCE_S_MAX = 45.0
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]+")
+
+R = TypeVar("R")
+
+
+def quoted_path(*parts: str) -> str:
+    """Join the parts into a path, each one quoted."""
+    for part in parts:
+        if part in ("", ".", ".."):
+            raise Invalid(f"{part!r} is not a valid id.")
+    return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def decode_reply(method: str, path: str, body: bytes, kind: type[R]) -> R:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KedgeError(
+            f"Cannot decode the reply to {method} {path} ({error}). Is the server another version of kedge?"
+        ) from error
 
 
 class NotConnected(Unreachable):

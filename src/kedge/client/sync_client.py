@@ -36,7 +36,7 @@ from kedge.core.approvals import Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome
 from kedge.core.modes import Mode
-from kedge.core.records import OnApproval, OnDisconnect
+from kedge.core.records import Effort, OnApproval, OnDisconnect
 from kedge.errors import AskWithdrawn, KedgeError
 from kedge.wire.models import (
     CancelReply,
@@ -57,6 +57,8 @@ class RunSettings(TypedDict, total=False):
     """The options of a Run: fields of SubmitPrompt."""
 
     model: str | None
+    #: How much the model thinks; empty: its default. Not set: the effort of the session.
+    effort: Effort | None
     max_steps: int | None
     timeout_s: float | None
     budget_usd: float | None

@@ -1,15 +1,17 @@
 """Configuration: TOML files in layers, checked against the schema (`schema.py`).
 
+    plugins                    hooks, MCP and language servers of plugins that the user has added
     the user's file            all settings
     kedge.toml, or             model, small_model, runs and context. Other keys are ignored, with a warning, until the
     .kedge/config.toml, from   user trusts that exact content. It can never set [server],
                                nor a mode in which commands run without approval
     the repository's root
     down to the workspace
+    .claude/settings.json      its hooks, once the user trusts that exact content
     KEDGE_MODEL and so on      the environment of the server
 
 A later value replaces an earlier one. Lists are concatenated, so that a repository cannot drop the user's deny rules. A
-provider is replaced as a whole, so that the user's key is never sent to an address that a repository set.
+provider or MCP server is replaced as a whole, so that the user's key is never sent to an address that a repository set.
 """
 
 from __future__ import annotations
@@ -17,29 +19,28 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from kedge.config.claude_settings import settings_files
 from kedge.config.mistakes import explain_schema, explain_syntax, located
-from kedge.config.repository import (
-    UntrustedFile,
-    read_inside,
-    read_regular,
-    repository_directories,
-    trusted_owners,
-)
+from kedge.config.repository import RepositoryFile, read_configuration, read_regular
 from kedge.config.schema import (
     CONTEXT_FILES_MAX,
+    HOOKS_MAX,
     Config,
-    first_error,
+    errors_in,
 )
 from kedge.config.trust import TrustList
 from kedge.errors import BadConfig
 
+#: Errors of one file in a message: more are not read at once. Items.
+ERRORS_MAX = 5
 #: Size of the user's file: 100 KB take some 50 ms to parse, a hostile file some 200 ms. Bytes.
 CONFIG_BYTES_MAX = 128 * 1024
 #: Size of all files of a repository, which are untrusted. A hostile file takes some 60 ms to parse. Bytes.
@@ -52,7 +53,7 @@ DOTS_WORK_MAX = 10_000_000
 REPOSITORY_DOTS_WORK_MAX = 200_000
 #: Top-level keys that a repository's file can set before the user trusts it, and after.
 OPEN_KEYS = frozenset({"model", "small_model", "runs", "context"})
-TRUSTED_KEYS = OPEN_KEYS | {"mode", "permissions", "sandbox", "tools", "providers"}
+TRUSTED_KEYS = OPEN_KEYS | {"mode", "permissions", "sandbox", "tools", "providers", "hooks", "lsp", "mcp"}
 ALL_KEYS = frozenset(Config.__struct_fields__)
 #: Modes that a repository's file can never set: commands would run without approval.
 OWN_MODES = frozenset({"auto", "yolo"})
@@ -74,13 +75,11 @@ class LoadedConfig(Struct, frozen=True):
     plain: dict[str, Any] = field(default_factory=dict)
 
 
-class RepositoryFile(Struct, frozen=True):
-    path: Path
-    #: None: not read, for the reason in `why`.
-    content: bytes | None
-    why: str = ""
-    #: Reading failed, as opposed to: the file must not be read.
-    is_error: bool = False
+class PluginLayer(Struct, frozen=True):
+    """The hooks, MCP servers and language servers of a plugin. They are valid."""
+
+    source: str
+    settings: dict[str, Any]
 
 
 # --- the layers -----------------------------------------------------------------------------------------------------
@@ -98,6 +97,53 @@ def load_user_layer(path: Path) -> LoadedConfig:
     sources: dict[str, str] = {}
     _merge({}, plain, str(path), sources)
     return LoadedConfig(to_config(plain, path, content or b""), sources, (), plain)
+
+
+def with_plugins(user: LoadedConfig, plugins: Sequence[PluginLayer]) -> LoadedConfig:
+    """Return the user's configuration with the settings of plugins below it: the user's servers win, then those of the
+    first plugin. The hooks of plugins are first, so that a change of the input by the user's own hooks wins."""
+    if not plugins:
+        return user
+    merged, sources = dict(user.plain), dict(user.sources)
+    hooks: dict[str, list[Any]] = {}
+    for plugin in plugins:
+        settings = _with_source(plugin.settings, plugin.source)
+        for event, entries in settings.pop("hooks", {}).items():
+            hooks.setdefault(event, []).extend(entries)
+        if "mcp" in settings:
+            settings["mcp"] = _new(settings["mcp"], merged.get("mcp", {}))
+        if "lsp" in settings:
+            known = merged.get("lsp", {}).get("servers", {})
+            settings["lsp"] = {"servers": _new(settings["lsp"].get("servers", {}), known)}
+        _merge(merged, settings, plugin.source, sources)
+    ignored = list(user.ignored)
+    for event, entries in hooks.items():
+        own = merged.get("hooks", {}).get(event, [])
+        used = entries[: max(HOOKS_MAX - len(own), 0)]  # never at the expense of the user's
+        if len(used) < len(entries):
+            ignored.append(f"hooks.{event}: only the first {len(used)} of {len(entries)} hooks of plugins are used.")
+        merged["hooks"] = merged.get("hooks", {}) | {event: [*used, *own]}
+        names = dict.fromkeys(entry["source"] for entry in used)
+        key = f"hooks.{event}"
+        sources[key] = ", ".join([*names, *([sources[key]] if key in sources else [])])
+    return LoadedConfig(to_config(merged, Path("plugins")), sources, tuple(ignored), merged)
+
+
+def _new(servers: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    return {name: server for name, server in servers.items() if name not in known}
+
+
+def _with_source(settings: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the settings with their source in each hook and server, which is what its listing shows."""
+    marked, mark = dict(settings), {"source": source}
+    if "hooks" in marked:
+        marked["hooks"] = {event: [{**one, **mark} for one in hooks] for event, hooks in marked["hooks"].items()}
+    if "mcp" in marked:
+        marked["mcp"] = {name: {**server, **mark} for name, server in marked["mcp"].items()}
+    if "servers" in marked.get("lsp", {}):
+        servers = {name: {**server, **mark} for name, server in marked["lsp"]["servers"].items()}
+        marked["lsp"] = {**marked["lsp"], "servers": servers}
+    return marked
 
 
 def load_workspace(user: Config, workspace: Path, *, strict: bool = True) -> Config:
@@ -138,6 +184,11 @@ def load_layers(
     if len(files := merged.get("context", {}).get("files", ())) > CONTEXT_FILES_MAX:  # each file alone has fewer
         merged["context"] = merged["context"] | {"files": files[:CONTEXT_FILES_MAX]}
         ignored.append(f"context.files: only the first {CONTEXT_FILES_MAX} of {len(files)} names are used.")
+    ignored += _merge_settings_hooks(merged, workspace, trust, sources)
+    for event, entries in merged.get("hooks", {}).items():
+        if len(entries) > HOOKS_MAX:  # each file alone has fewer
+            merged["hooks"] = merged["hooks"] | {event: entries[:HOOKS_MAX]}
+            ignored.append(f"hooks.{event}: only the first {HOOKS_MAX} of {len(entries)} hooks are used.")
     for variable, value in environment_keys(environment).items():
         _merge(merged, {VARIABLES[variable]: value}, f"${variable}", sources)
     return LoadedConfig(to_config(merged, workspace), sources, tuple(ignored), merged)
@@ -170,7 +221,28 @@ def _effective_settings(path: Path, content: bytes, trust: TrustList) -> tuple[d
         warnings.append(f'{path} sets mode = "{plain["mode"]}", which only your own file can set.')
     # Check the file alone first, so that an error names it. With keys that do not exist: they are mistakes.
     to_config({key: value for key, value in plain.items() if key in settings or key not in ALL_KEYS}, path, content)
-    return settings, warnings
+    return _with_source(settings, str(path)), warnings
+
+
+def _merge_settings_hooks(
+    merged: dict[str, Any], workspace: Path, trust: TrustList, sources: dict[str, str]
+) -> list[str]:
+    """Merge the hooks of trusted `.claude/settings.json` files; return warnings about the others."""
+    warnings = []
+    for file in settings_files(workspace):
+        try:
+            is_trusted = bool(file.content) and trust.contains(file.path, file.content)
+        except BadConfig:
+            is_trusted = False  # reported above if it matters, and by `kedge config check`
+        usable = [hook for hook in file.hooks if not hook.problem]
+        if file.problem:
+            warnings.append(file.problem)
+        elif usable and not is_trusted:
+            warnings.append(f"{file.path} has hooks, which are ignored until you trust it: kedge config trust")
+        for hook in usable if is_trusted else ():
+            settings = _with_source({"hooks": {hook.event: [hook.entry()]}}, str(file.path))
+            _merge(merged, settings, str(file.path), sources)
+    return warnings
 
 
 def keys_needing_trust(plain: dict[str, Any]) -> list[str]:
@@ -183,8 +255,8 @@ def _merge(into: dict[str, Any], layer: dict[str, Any], source: str, sources: di
         name = prefix + (key if _BARE_KEY.fullmatch(key) else f'"{key}"')
         before = into.get(key)
         if isinstance(value, dict):
-            if prefix == "providers." and before is not None:
-                before = None  # a provider is replaced as a whole
+            if prefix in ("providers.", "lsp.servers.", "mcp.") and before is not None:
+                before = None  # a provider or a server is replaced as a whole
                 _drop_sources(sources, f"{name}.")
             into[key] = dict(before) if isinstance(before, dict) else {}
             _merge(into[key], value, source, sources, f"{name}.")
@@ -208,26 +280,9 @@ def _drop_sources(sources: dict[str, str], prefix: str) -> None:
 def repository_files(workspace: Path) -> list[RepositoryFile]:
     """Return the configuration files from the repository's root down to the workspace."""
     try:
-        directories, owners = repository_directories(workspace), trusted_owners(workspace)
+        return read_configuration(workspace, FILE_NAMES, REPOSITORY_BYTES_MAX)
     except OSError as error:
         return [RepositoryFile(workspace, None, f"{workspace} cannot be read: {error.strerror}.", True)]
-    files = []
-    left = REPOSITORY_BYTES_MAX
-    for path in (directory / name for directory in directories for name in FILE_NAMES):
-        try:
-            content = read_inside(path, directories[0], owners, left + 1)
-        except UntrustedFile as error:
-            files.append(RepositoryFile(path, None, f"{path} {error} and is not read."))
-        except OSError as error:
-            files.append(RepositoryFile(path, None, f"{path} cannot be read: {error.strerror}.", True))
-        else:
-            if content is not None and len(content) > left:
-                why = f"{path} is not read: the repository's configuration has more than {REPOSITORY_BYTES_MAX} bytes."
-                files.append(RepositoryFile(path, None, why, True))
-            elif content is not None:
-                left -= len(content)
-                files.append(RepositoryFile(path, content))
-    return files
 
 
 def parse_toml(content: bytes, path: Path, dots_work_max: int = DOTS_WORK_MAX) -> dict[str, Any]:
@@ -255,7 +310,13 @@ def to_config(plain: dict[str, Any], path: Path, content: bytes = b"") -> Config
         raise BadConfig(f"{path}{explain_schema(error, plain, text, Config)}") from None
     except RecursionError:
         raise BadConfig(f"{path} is nested too deeply.") from None
-    if first := first_error(config):
-        keys, value, error_text = first
-        raise BadConfig(f"{path}{located(text, keys, f'{value!r} {error_text}', value)}")
+    errors = list(islice(errors_in(config), ERRORS_MAX + 1))
+    if errors:
+        located_errors = [
+            located(text, keys, f"{value!r} {error}", value) for keys, value, error in errors[:ERRORS_MAX]
+        ]
+        first, *further = dict.fromkeys(located_errors)
+        sentences = [first, *(error.lstrip(":, ").replace("line", "Line", 1) for error in further)]
+        sentences += ["There are more."] * (len(errors) > ERRORS_MAX)
+        raise BadConfig(f"{path}{' '.join(sentences)}")
     return config

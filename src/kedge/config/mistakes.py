@@ -58,6 +58,8 @@ def line_of(text: str, keys: Keys, value: str = "") -> int:
             continue
         if len(here) > depth and keys[: len(here)] == here:
             best, depth = number, len(here)
+        elif len(here) > len(keys) > depth and here[: len(keys)] == keys:  # the first item of a list
+            best, depth = number, len(keys)
     if value and best:
         return next((number for number in range(best, len(lines) + 1) if value in lines[number - 1]), best)
     return best

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from kedge.config.load import FILE_NAMES, LoadedConfig, load_layers, load_user_layer
+from kedge.config.claude_settings import SETTINGS_NAME
+from kedge.config.load import FILE_NAMES, LoadedConfig, load_layers, load_user_layer, with_plugins
+from kedge.config.plugins import InstalledPlugin, PluginStore, layers_of
 from kedge.config.repository import repository_directories
 from kedge.config.rule_checks import ineffective_rules
 from kedge.config.schema import Config
@@ -33,36 +35,48 @@ Stamp = tuple[int, ...] | None
 
 
 class UserConfig:
-    """The user's configuration. The constructor raises BadConfig for an invalid file; reloads do not."""
+    """The user's configuration, with the settings of plugins. The constructor raises BadConfig for an invalid file;
+    reloads do not."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, plugins: PluginStore | None = None) -> None:
         self.path = path
+        self._plugins = plugins
         #: Why the current file is not in effect; empty: it is.
         self.problem = ""
-        stamp, loaded = _stamp(path), load_user_layer(path)
-        #: Assigned together: the threads of all workspaces share this object. The worst case is a second load.
-        self._last: tuple[Stamp, LoadedConfig] = (stamp, loaded)
-        _log_ineffective_rules(loaded.config)
+        stamp, own, installed = _stamp(path), load_user_layer(path), self._installed()
+        #: Stamp and content of the file, the plugins, and both together. Assigned together: the threads of all
+        #: workspaces share this object. The worst case is a second load.
+        self._last = stamp, own, installed, with_plugins(own, layers_of(installed))
+        _log_ineffective_rules(own.config)
 
     @property
     def config(self) -> Config:
         return self.current().config
 
     def current(self) -> LoadedConfig:
-        """Return the configuration, the same object if the file is unchanged. Costs one `stat`."""
+        """Return the configuration, the same object if nothing has changed. Costs two `stat`s without plugins."""
         # Taken before the file is read: a change in between is noticed on the next call.
-        stamp = _stamp(self.path)
-        last_stamp, loaded = self._last
+        stamp, installed = _stamp(self.path), self._installed()
+        last_stamp, own, last_installed, loaded = self._last
+        if stamp == last_stamp and installed == last_installed:
+            return loaded
         if stamp != last_stamp:
             try:
-                loaded = load_user_layer(self.path)
+                own = load_user_layer(self.path)
                 self.problem = ""
-                _log_ineffective_rules(loaded.config)
+                _log_ineffective_rules(own.config)
             except BadConfig as error:
                 self.problem = f"{error.message} {KEPT}"
                 log.warning("%s", self.problem)
-            self._last = stamp, loaded
+        loaded = with_plugins(own, layers_of(installed))
+        self._last = stamp, own, installed, loaded
         return loaded
+
+    def _installed(self) -> list[InstalledPlugin]:
+        try:
+            return [] if self._plugins is None else self._plugins.installed()
+        except BadConfig:  # the extensions of each workspace list it
+            return []
 
 
 class WorkspaceConfig:
@@ -132,7 +146,7 @@ class WorkspaceConfig:
             directories = repository_directories(self._workspace)
         except OSError:
             return ()
-        return tuple(_stamp(directory / name) for directory in directories for name in FILE_NAMES)
+        return tuple(_stamp(directory / name) for directory in directories for name in (*FILE_NAMES, SETTINGS_NAME))
 
     def _trust_stamp(self) -> Stamp:
         return None if self._trust.file is None else _stamp(self._trust.file)

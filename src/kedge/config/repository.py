@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
+
+from msgspec import Struct
 
 #: Directories from the workspace up that are searched for the repository's root. Items.
 PARENTS_MAX = 64
@@ -70,6 +73,39 @@ def _has_repository(directory: Path, owners: frozenset[int]) -> bool:
 
 class UntrustedFile(Exception):
     """The file exists and must not be read. The message gives the reason."""
+
+
+class RepositoryFile(Struct, frozen=True):
+    path: Path
+    #: None: not read, for the reason in `why`.
+    content: bytes | None
+    why: str = ""
+    #: Reading failed, as opposed to: the file must not be read.
+    is_error: bool = False
+
+
+def read_configuration(workspace: Path, names: Sequence[str], bytes_max: int) -> list[RepositoryFile]:
+    """Read the files with these names from the repository's root down to the workspace, with a limit for all of them.
+
+    Raises OSError if the workspace cannot be read. Blocking."""
+    directories, owners = repository_directories(workspace), trusted_owners(workspace)
+    files = []
+    left = bytes_max
+    for path in (directory / name for directory in directories for name in names):
+        try:
+            content = read_inside(path, directories[0], owners, left + 1)
+        except UntrustedFile as error:
+            files.append(RepositoryFile(path, None, f"{path} {error} and is not read."))
+        except OSError as error:
+            files.append(RepositoryFile(path, None, f"{path} cannot be read: {error.strerror}.", True))
+        else:
+            if content is not None and len(content) > left:
+                why = f"{path} is not read: the repository's configuration has more than {bytes_max} bytes."
+                files.append(RepositoryFile(path, None, why, True))
+            elif content is not None:
+                left -= len(content)
+                files.append(RepositoryFile(path, content))
+    return files
 
 
 def read_inside(path: Path, root: Path, owners: frozenset[int], bytes_max: int) -> bytes | None:

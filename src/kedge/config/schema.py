@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path, PurePath
@@ -20,6 +21,7 @@ from msgspec import Meta, Struct, field
 from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
+from kedge.core.hooks import HOOK_EVENTS, HookEvent, matcher_mistake
 from kedge.core.modes import Mode
 from kedge.core.patterns import has_wildcard
 from kedge.core.rule_mistakes import check_rules
@@ -30,6 +32,8 @@ from kedge.tools.workspace_paths import real_path
 
 #: Instruction files: each is searched for in every directory from the repository's root down. Items.
 CONTEXT_FILES_MAX = 50
+#: Hooks of one event: each is a process for each tool call. Items.
+HOOKS_MAX = 20
 MASK = "********"
 
 # The upper limits guard against typing errors, and against a repository's file, which may set some of these untrusted.
@@ -42,6 +46,12 @@ Name = Annotated[str, Meta(min_length=1, max_length=200)]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The name of a variable or of a keyring entry. Anything else may be a literal key.
 _REFERENCE = re.compile(r"\$[A-Z_][A-Z0-9_]*|keyring:[^/\s]+/\S+")
+
+
+#: The start of the source of a plugin. Other sources are absolute paths.
+_PLUGIN = "plugin "
+#: The fields of `HooksConfig`, in the order of the events.
+HOOK_FIELDS = ("pre_tool_use", "post_tool_use", "user_prompt_submit", "stop", "asked")
 
 
 class ModelEntry(Struct, forbid_unknown_fields=True):
@@ -59,7 +69,7 @@ class ModelEntry(Struct, forbid_unknown_fields=True):
     output_price: UsdPerMillion | None = None
     #: Whether the model accepts images.
     images: bool | None = None
-    #: Budget for extended thinking, in tokens. Default: no extended thinking.
+    #: Budget for extended thinking, in tokens, of runs without an effort. Default: no extended thinking.
     thinking_tokens: Tokens | None = None
 
 
@@ -158,11 +168,101 @@ class ToolsConfig(Struct, forbid_unknown_fields=True):
     environment: list[Name] = []
 
 
+class McpServerConfig(Struct, forbid_unknown_fields=True):
+    """An MCP server. Its tools are offered to models, and every call asks for approval. See docs/extending.md."""
+
+    #: Program of a local server, which is started when its tools are first used.
+    command: str = ""
+    #: Arguments of the program.
+    args: list[str] = []
+    #: Environment of the program, beside PATH, HOME and the like. A value can be "$VARIABLE" or "keyring:SERVICE/USER",
+    #: and can contain ${VARIABLE}.
+    env: dict[Name, str] = {}
+    #: Directory of the program. Default: the workspace.
+    cwd: str = ""
+    #: URL of a remote server, instead of `command`.
+    url: str = ""
+    #: Additional HTTP headers of requests to a remote server. Values are as those of `env`.
+    headers: dict[Name, str] = {}
+    #: `http` is streamable HTTP. Default: `stdio` with `command`, `http` with `url`.
+    type: Literal["", "stdio", "http", "sse"] = ""
+    #: Whether the server is not used.
+    disabled: bool = False
+    #: Seconds after which a tool call is cancelled.
+    timeout_s: SomeSeconds = 300.0
+    #: Tools to offer, by name. Default: all.
+    tools: list[Name] = []
+    #: Set by kedge: the repository's file or the plugin that has this server.
+    source: str = ""
+
+
 class ContextConfig(Struct, forbid_unknown_fields=True):
     """Instructions for the model."""
 
     #: Additional instruction files, searched for in each directory from the repository's root down.
     files: Annotated[list[Name], Meta(max_length=CONTEXT_FILES_MAX)] = []
+
+
+class HookEntry(Struct, forbid_unknown_fields=True):
+    """A command that runs at an event: `PreToolUse`, `PostToolUse`, `UserPromptSubmit`, `Stop` or `Notification`. See
+    [extending.md](extending.md#hooks)."""
+
+    #: Shell command. It reads the event as JSON from standard input.
+    command: Annotated[str, Meta(min_length=1, max_length=4000)]
+    #: Tools that a hook of a tool call runs for: names joined by a bar, with `*` for any text. Default: all tools.
+    matcher: Annotated[str, Meta(max_length=500)] = ""
+    #: Seconds after which the command is ended, which counts as a failure.
+    timeout_s: Annotated[float, Meta(gt=0, le=600)] = 60.0
+    #: Set by kedge: the repository's file or the plugin that has this hook.
+    source: str = ""
+
+
+_Hooks = Annotated[list[HookEntry], Meta(max_length=HOOKS_MAX)]
+
+
+class HooksConfig(Struct, forbid_unknown_fields=True, rename=dict(zip(HOOK_FIELDS, HOOK_EVENTS, strict=True))):
+    """Commands that run at events."""
+
+    pre_tool_use: _Hooks = []
+    post_tool_use: _Hooks = []
+    user_prompt_submit: _Hooks = []
+    stop: _Hooks = []
+    asked: _Hooks = []
+
+    @property
+    def of_calls(self) -> bool:
+        """True if there are hooks for tool calls."""
+        return bool(self.pre_tool_use or self.post_tool_use)
+
+    def of(self, event: HookEvent) -> list[HookEntry]:
+        entries: list[HookEntry] = getattr(self, HOOK_FIELDS[HOOK_EVENTS.index(event)])
+        return entries
+
+
+class LanguageServerConfig(Struct, forbid_unknown_fields=True):
+    """A language server: one of `kedge lsp list` by its name, with other settings, or another one."""
+
+    #: The program: a name in PATH, or an absolute path outside of the workspace. Default: that of a known server.
+    command: str = ""
+    #: Arguments of the program. Default: those of a known server, if `command` is not set.
+    args: Annotated[list[str], Meta(max_length=100)] = []
+    #: File extensions that it serves, such as ".py". Default: those of a known server.
+    extensions: Annotated[list[Name], Meta(max_length=100)] = []
+    #: Whether the server is never started.
+    disabled: bool = False
+    #: Initialization options, as the documentation of the server names them.
+    options: dict[str, Any] = {}
+    #: Set by kedge: the repository's file or the plugin that has this server.
+    source: str = ""
+
+
+class LspConfig(Struct, forbid_unknown_fields=True):
+    """Language servers: diagnostics after edits, definitions, references, renames. See docs/extending.md."""
+
+    #: Whether language servers are used. Not set: where the machine can confine them. `true`: on any machine.
+    enabled: bool | None = None
+    #: Settings of single servers, as [lsp.servers.NAME].
+    servers: dict[Name, LanguageServerConfig] = {}
 
 
 class ServerConfig(Struct, forbid_unknown_fields=True):
@@ -196,11 +296,14 @@ class Config(Struct, forbid_unknown_fields=True):
     #: Mode of new sessions: `ask`, `edits`, `plan`, `auto` or `yolo`. Only your own file can set `auto` or `yolo`.
     mode: Mode = "ask"
     providers: dict[Name, ProviderConfig] = field(default_factory=dict)
+    mcp: dict[Name, McpServerConfig] = field(default_factory=dict)
     permissions: PermissionsConfig = field(default_factory=PermissionsConfig)
     runs: RunsConfig = field(default_factory=RunsConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     tools: ToolsConfig = field(default_factory=ToolsConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
+    hooks: HooksConfig = field(default_factory=HooksConfig)
+    lsp: LspConfig = field(default_factory=LspConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def masked(self) -> dict[str, Any]:
@@ -209,7 +312,28 @@ class Config(Struct, forbid_unknown_fields=True):
         for provider in plain["providers"].values():
             provider["api_key"] = masked_secret(provider["api_key"])
             provider["base_url"] = masked_url(provider["base_url"])
+        for server in plain["mcp"].values():
+            server["url"] = masked_url(server["url"])
+            for key in ("env", "headers"):
+                server[key] = {name: masked_secret(value) for name, value in server[key].items()}
         return plain
+
+
+def plugin_source(name: str, digest: str) -> str:
+    """Return the `source` of the hooks and servers of a plugin, which differs between its versions."""
+    return f"{_PLUGIN}{name} {digest[:16]}"
+
+
+def plugin_of_source(source: str) -> str:
+    """Return the name of the plugin; empty: it is not the source of a plugin."""
+    return source.removeprefix(_PLUGIN).partition(" ")[0] if source.startswith(_PLUGIN) else ""
+
+
+def origin_of(source: str) -> str:
+    """Return the origin of a hook or server, as `core.extensions` defines it."""
+    if name := plugin_of_source(source):
+        return f"{_PLUGIN}{name}"
+    return "repository" if source else "user"
 
 
 def masked_secret(value: str) -> str:
@@ -229,22 +353,25 @@ def masked_url(url: str) -> str:
     return urlunsplit((parts.scheme, netloc, parts.path, MASK if parts.query else "", MASK if parts.fragment else ""))
 
 
-def first_error(config: Config) -> tuple[tuple[str, str], str, str] | None:
-    """Return the first error beyond types and limits: the keys, the value and the error."""
+def errors_in(config: Config) -> Iterator[tuple[tuple[str, str], str, str]]:
+    """Yield the errors beyond types and limits: the keys, the value and the error."""
     for variable in config.tools.environment:
         if not _VARIABLE.fullmatch(variable):
-            return ("tools", "environment"), variable, "is not a valid variable name; write the name alone, such as CI"
+            yield ("tools", "environment"), variable, "is not a valid variable name; write the name alone, such as CI"
     for path in config.sandbox.writable:
         if not path.startswith(("/", "~/")):
-            return ("sandbox", "writable"), path, "must be absolute or start with ~/"
+            yield ("sandbox", "writable"), path, "must be absolute or start with ~/"
     for file in config.context.files:
         if PurePath(file).is_absolute() or ".." in PurePath(file).parts or "\0" in file:
-            return ("context", "files"), file, "is outside of its directory; write a name, such as NOTES.md"
+            yield ("context", "files"), file, "is outside of its directory; write a name, such as NOTES.md"
+    for event in HOOK_EVENTS:
+        for entry in config.hooks.of(event):
+            if mistake := matcher_mistake(entry.matcher):
+                yield ("hooks", event), entry.matcher, mistake
     for key, rules in (("allow", config.permissions.allow), ("deny", config.permissions.deny)):
         for rule in rules:
             try:
                 PermissionsConfig(allow=[rule]).rules()
                 check_rules((rule,) if key == "allow" else (), (rule,) if key == "deny" else ())
             except Invalid as error:
-                return ("permissions", key), rule, error.message.removeprefix(repr(rule)).strip().rstrip(".")
-    return None
+                yield ("permissions", key), rule, error.message.removeprefix(repr(rule)).strip().rstrip(".")

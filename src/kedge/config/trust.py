@@ -47,6 +47,10 @@ class TrustList(Struct, frozen=True):
         """Return whether exactly this content is trusted at this path. Raises BadConfig for an unusable list."""
         return _TrustedFile(str(path), digest(content)) in self._read()
 
+    def paths(self) -> list[Path]:
+        """Return the paths with a trusted content."""
+        return [Path(entry.path) for entry in self._read()]
+
     def add(self, path: Path, content: bytes) -> None:
         entries = [entry for entry in self._read() if entry.path != str(path)]
         self._write([*entries, _TrustedFile(str(path), digest(content))][-TRUSTED_MAX:])

@@ -6,6 +6,7 @@ user is asked: an Ask is stored, and the first answer wins.
     deny rule                        denied, always
     needs no approval                allowed (reading files of the workspace, for example)
     allow rule, or a grant           allowed
+    a hook allows it                 allowed, except for guarded files and the like
     approvals are skipped            allowed
     too large to display             refused: the user cannot approve what is not displayed
     anything else                    the user is asked
@@ -31,6 +32,7 @@ from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.patterns import has_wildcard, path_matches, word_matches
 from kedge.errors import Invalid
@@ -45,6 +47,8 @@ Decision = Literal["allow", "deny", "refuse", "ask"]
 #: only in the workspace and the temporary directory, guarded files excepted, and have no network. "read_only": they
 #: write nothing, and have no network.
 Confinement = Literal["configured", "workspace", "read_only"]
+#: `Ask.answered_by` of an approval that no client answered: a rule, a grant or the mode came to permit the call.
+BY_RULE = "rule"
 #: The user's answer to an approval.
 Answer = Literal["allow", "allow_session", "allow_always", "deny"]
 
@@ -56,8 +60,8 @@ class IntentPart(Struct, frozen=True):
     words: tuple[str, ...] | None
     #: It needs no rule.
     is_read_only: bool = False
-    #: It runs other programs (`env`, `find -exec`) or changes files that protect this machine (.git/hooks): only a rule
-    #: without a wildcard covers it.
+    #: It runs other programs (`env`, `find -exec`), or names a file that protects this machine (.git/hooks) or holds
+    #: credentials: only a rule without a wildcard covers it.
     exact_only: bool = False
     #: Number of its first words that a rule with a wildcard must spell: `python -m build` has three.
     spelled: int = 1
@@ -90,11 +94,12 @@ class Intent(Struct, frozen=True):
     parts: tuple[IntentPart, ...] | None = None
     #: A command: the words of every command in the line, None for one that is not literal. For deny rules.
     commands: tuple[tuple[str | None, ...], ...] = ()
-    #: It changes files that protect this machine (.git/hooks): only a rule without a wildcard covers it.
+    #: It changes files that protect this machine (.git/hooks), or names a file with credentials: only a rule without a
+    #: wildcard covers it, and mode auto asks.
     exact_only: bool = False
     #: The rule that "for this session" and "always" grant, as displayed. Empty: neither is offered.
     grant: str = ""
-    #: A command: the alternatives of rules to grant, see `core.offers`. The first is `grant`.
+    #: A command: the alternatives of rules to grant, see `core.offers`, the narrowest first. That one is `grant`.
     offers: tuple[tuple[str, ...], ...] = ()
     #: Why it cannot be displayed in full; then the user is not asked. Empty: it can.
     unshown: str = ""
@@ -102,6 +107,8 @@ class Intent(Struct, frozen=True):
     escalation: str = ""
     #: A command that continues after its Run: a rule or mode can allow that, but no grant, and not that it only reads.
     outlives_run: bool = False
+    #: Further files that it changes, as subjects. A deny rule for one of them denies it; an allow rule must cover all.
+    also: tuple[str, ...] = ()
     #: The path before links were resolved, if it differs: a deny rule may use either name.
     unresolved: str = ""
 
@@ -216,9 +223,13 @@ class Permit(Struct, frozen=True):
     decision: Decision
     reason: str = ""
     confinement: Confinement = "configured"
+    #: The user has allowed exactly this call.
+    is_answer: bool = False
 
 
-def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: bool = False) -> Permit:
+def permit(
+    intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: bool = False, hook_allows: bool = False
+) -> Permit:
     """Decide on an Intent. `grants`: those of the workspace, without those of other sessions."""
     named: dict[str | None, list[tuple[str | None, ...]]] = {}
     for command in intent.commands:  # a line may have thousands, and most rules name one program
@@ -231,9 +242,21 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
     allowed = _permit_line(intent, rules, grants) if intent.action == "execute" else _permit_path(intent, rules, grants)
     if allowed is not None:
         return allowed
+    if hook_allows and _hook_covers(intent):
+        return Permit("allow", "a hook allows it", "workspace" if intent.action == "execute" else "configured")
     if skip:
         return Permit("allow", "approvals are skipped")
     return Permit("refuse", f"it needs an approval, but {intent.unshown}") if intent.unshown else Permit("ask")
+
+
+def _hook_covers(intent: Intent) -> bool:
+    """Return whether the "allow" of a hook covers an Intent. It is like a rule with a wildcard: not for guarded files,
+    nor for commands that run other programs, continue after their Run, or are not simple commands."""
+    if intent.exact_only or intent.outlives_run:
+        return False
+    if intent.action != "execute":
+        return True
+    return bool(intent.parts) and not any(part.exact_only or part.words is None for part in intent.parts or ())
 
 
 def is_hidden(rules: Rules, path: str) -> bool:
@@ -266,7 +289,7 @@ def _allows_path(rule: Rule, intent: Intent) -> bool:
     # The subject of a file in the workspace is its relative path; a rule may use the absolute path.
     is_absolute = rule.pattern is not None and rule.pattern.startswith(("/", "~"))
     names = (intent.subject, intent.path) if is_absolute else (intent.subject,)
-    return any(map(rule.matches_path, names))
+    return any(map(rule.matches_path, names)) and all(map(rule.matches_path, intent.also))
 
 
 def _permit_line(intent: Intent, rules: Rules, grants: tuple[Grant, ...]) -> Permit | None:
@@ -334,7 +357,8 @@ def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str |
         return True
     if intent.action != "execute":
         # The subject of a file in the workspace is its relative path; a rule may use the absolute path.
-        return any(rule.denies_path(name) for name in (intent.subject, intent.unresolved, intent.path) if name)
+        names = (intent.subject, intent.unresolved, intent.path, *intent.also)
+        return any(rule.denies_path(name) for name in names if name)
     patterns = _split(rule.pattern)
     program, last = patterns[0], patterns[-1]
     # A user who denies `git push*` means `git push origin` as well.
@@ -398,7 +422,7 @@ class Ask(Struct, frozen=True):
     state: Literal["pending", "answered", "withdrawn"] = "pending"
     #: An Answer; for a question "answered" or "cancelled".
     answer: str = ""
-    #: The user's text: a reason for a denial, or the answers to a question as JSON text.
+    #: The user's text: a reason for a denial, or the answers to a question as JSON text. By rule: what permits it.
     message: str = ""
     answered_by: str = ""
     answered_at: int | None = None
@@ -406,3 +430,6 @@ class Ask(Struct, frozen=True):
     @property
     def is_allowed(self) -> bool:
         return self.answer in ("allow", "allow_session", "allow_always")
+
+    def allowed_by_rule(self, reason: str, now: int) -> Ask:
+        return replace(self, state="answered", answer="allow", message=reason, answered_by=BY_RULE, answered_at=now)

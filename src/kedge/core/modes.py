@@ -3,7 +3,8 @@
     plan     read-only: a call that changes something is refused
     ask      as the rules and grants say; everything else asks
     edits    changes of the workspace's files pass, except for guarded files
-    auto     as edits, and commands run without asking, confined to the workspace and without a network
+    auto     as edits, and commands run without asking, confined to the workspace and without a network; one that names
+             credentials asks
     yolo     nothing asks
 
 A command that must leave the confinement of a mode or rule (`Intent.escalation`) asks in every mode but plan, which
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from kedge.core.approvals import Grant, Intent, Permit, Rules, parse_rules, permit
+from kedge.core.approvals import Confinement, Grant, Intent, Permit, Rules, parse_rules, permit
 from kedge.core.patterns import has_wildcard
 from kedge.errors import Invalid
 
@@ -38,9 +39,34 @@ def narrower(one: Mode, other: Mode) -> Mode:
     return min(one, other, key=MODES.index)
 
 
-def permit_in_mode(mode: Mode, intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, can_confine: bool) -> Permit:
-    """Decide on an Intent. `can_confine`: this machine can confine commands as mode auto needs it."""
-    decided = permit(intent, rules, grants, skip=mode == "yolo")
+def permit_in_mode(
+    mode: Mode,
+    intent: Intent,
+    rules: Rules,
+    grants: tuple[Grant, ...],
+    *,
+    can_confine: bool,
+    hook: Literal["", "allow", "ask", "deny"] = "",
+) -> Permit:
+    """Decide on an Intent. `can_confine`: this machine can confine commands as mode auto needs it.
+
+    `hook`: the decision of the user's hooks. Their "ask" asks in every mode; their "allow" is as an allow rule."""
+    decided = _permit(mode, intent, rules, grants, can_confine=can_confine, hook_allows=hook == "allow")
+    if hook != "ask" or decided.decision != "allow":
+        return decided
+    return _asking(intent, decided.confinement)
+
+
+def _asking(intent: Intent, confinement: Confinement = "configured") -> Permit:
+    if intent.unshown:
+        return Permit("refuse", f"it needs an approval, but {intent.unshown}")
+    return Permit("ask", confinement=confinement)
+
+
+def _permit(
+    mode: Mode, intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, can_confine: bool, hook_allows: bool
+) -> Permit:
+    decided = permit(intent, rules, grants, skip=mode == "yolo", hook_allows=hook_allows)
     if decided.decision == "deny":
         return decided
     if mode == "plan" and (_changes_something(intent) or intent.escalation):
@@ -48,13 +74,17 @@ def permit_in_mode(mode: Mode, intent: Intent, rules: Rules, grants: tuple[Grant
     if mode == "yolo":
         return _unconfined(decided, intent)
     if intent.escalation:
-        return Permit("refuse", f"it needs an approval, but {intent.unshown}") if intent.unshown else Permit("ask")
+        return _asking(intent)
     if decided.decision == "allow":
         return decided
     if mode in ("edits", "auto") and _is_plain_edit(intent):
         return Permit("allow", f"mode {mode} allows it")
     if mode == "auto" and intent.action == "execute":
-        return Permit("allow", "mode auto allows it", "workspace") if can_confine else Permit("refuse", NO_SANDBOX)
+        if not can_confine:
+            return Permit("refuse", NO_SANDBOX)
+        if intent.exact_only:  # the sandbox does not keep files from being read
+            return _asking(intent, "workspace")
+        return Permit("allow", "mode auto allows it", "workspace")
     return decided
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from kedge.core.approvals import RULE_CHARS_MAX, IntentPart, covers, granted_in, split_grant
-from kedge.core.rule_mistakes import mistake_in
+from kedge.core.rule_mistakes import check_rule
 from kedge.core.untrusted_text import visible
 from kedge.errors import Invalid
 
@@ -19,15 +19,15 @@ _PATTERN_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,*?-]+")
 
 
 def offers_of(parts: tuple[IntentPart, ...] | None) -> tuple[tuple[str, ...], ...]:
-    """Return the alternatives, each with one rule for every command that needs one. The first covers exactly this line,
-    or is empty if no rule does."""
+    """Return the alternatives, each with one rule for every command that needs one, the narrowest first: it covers
+    exactly this line, unless no rule does."""
     needing = [part for part in parts or () if not part.is_read_only]
-    if not needing or any(part.words is None for part in needing):
+    # A rule for `cd` alone would say nothing about the commands after it.
+    if not needing or any(part.words is None or part.words[0] == "cd" for part in needing):
         return ()
     exact = _distinct(_exact(part) for part in needing)
     wide = _distinct(_in_directory(f"bash({part.wide})", part) if part.wide else _exact(part) for part in needing)
-    wider = (wide,) if wide and wide != exact else ()
-    return (exact, *wider) if exact or wider else ()
+    return tuple(offer for offer in dict.fromkeys((exact, wide)) if offer)
 
 
 def _distinct(rules: Iterable[str]) -> tuple[str, ...]:
@@ -53,10 +53,9 @@ def checked_grants(parts: tuple[IntentPart, ...], rules: tuple[str, ...]) -> tup
     covered: set[int] = set()
     for text in rules:
         rule, directory = split_grant(text)
+        check_rule(text, rule, is_allow=True)
         if rule.tool != "bash" or rule.pattern is None or not all(map(_PATTERN_WORD.fullmatch, rule.pattern.split())):
             raise Invalid(f"{text[:100]!r} is not a rule for a command. Example: bash(npm test *).")
-        if mistake := mistake_in(rule, is_allow=True):
-            raise Invalid(f"{text[:100]!r} {mistake}.")
         matching = [
             index
             for index, part in enumerate(needing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
@@ -31,9 +31,11 @@ from kedge.core.events import (
     RunStarted,
     StepStarted,
 )
+from kedge.core.extensions import AgentDefinition
 from kedge.core.kept_commands import KeptCommand
 from kedge.core.lane import Lane, LaneRun
 from kedge.core.modes import Mode, narrower
+from kedge.core.run_trace import ToolUse, TraceEntry, extended
 from kedge.core.transcript import AttachedFile, FinishPart, Message, Part, Text
 
 OnDisconnect = Literal["continue", "cancel"]
@@ -41,6 +43,9 @@ OnDisconnect = Literal["continue", "cancel"]
 OnApproval = Literal["ask", "fail"]
 #: answer: answer a prompt. summary: replace the history with a summary, and nothing else.
 Purpose = Literal["answer", "summary"]
+#: How much a model thinks before it answers; empty: its default.
+Effort = Literal["", "low", "medium", "high"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 #: The built-in model, used where none is configured.
 OFFLINE = "kedge/offline"
@@ -72,10 +77,19 @@ class Prompt(Struct, frozen=True):
     attachments: tuple[Attachment, ...] = ()
     #: Text and attachments, for the limits of the queue. Bytes.
     size: int = 0
+    #: The prompt command that the user typed, `/review 12`, which `text` is the expansion of. Empty: `text` was typed.
+    command: str = ""
+    #: Resources of MCP servers that the user typed, `server:uri`. Once accepted, those that were attached.
+    references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        text_bytes = len(self.text) if self.text.isascii() else len(self.text.encode("utf-8", "surrogatepass"))
+        texts = (self.text, self.command)
+        text_bytes = sum(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts)
         force_setattr(self, "size", text_bytes + sum(file.size for file in self.attachments))
+
+    @property
+    def typed(self) -> str:
+        return self.command or self.text
 
 
 class RunOptions(Struct, frozen=True):
@@ -91,8 +105,12 @@ class RunOptions(Struct, frozen=True):
     #: The mode of the session while this Run is active; None: the session's own.
     mode: Mode | None = None
     purpose: Purpose = "answer"
-    #: The Run whose tool call started this one, which ends with it and has read-only tools.
+    #: The Run whose tool call started this one, which ends with it and has the tools of its agent.
     parent_run_id: str = ""
+    #: The definition of the agent that it is; None: one with the tools that change nothing.
+    agent: AgentDefinition | None = None
+    #: None: that of the session, if the Run uses its model.
+    effort: Effort | None = None
 
     def merged_with(self, joined: list[RunOptions]) -> RunOptions:
         """Return the options of a Run that the Runs in `joined` were folded into.
@@ -197,6 +215,8 @@ class SessionRecord(Struct, frozen=True):
     summary_message_id: str = ""
     #: Default model of its Runs; empty: the configured one.
     model: str = ""
+    #: Default effort of its Runs with that model.
+    effort: Effort = ""
     #: The Run whose subagent uses it; empty: a session of the user.
     parent_run_id: str = ""
     #: The title was taken from the first prompt, until a model or the user sets another.
@@ -206,6 +226,12 @@ class SessionRecord(Struct, frozen=True):
     own_mode: Mode | None = None
     #: As last written; see `kept_now`.
     kept_commands: tuple[KeptCommand, ...] = ()
+
+    def effort_of(self, run: RunOptions) -> Effort:
+        """Return the effort of a Run. Another model than the session's may not support the effort of the session."""
+        if run.effort is not None:
+            return run.effort
+        return self.effort if run.model in (None, self.model) else ""
 
     def with_mode(self, mode: Mode) -> SessionRecord:
         """Return the session after a switch by the user, which also ends the mode that a Run brought."""
@@ -267,6 +293,26 @@ class RunRecord(Struct, frozen=True):
     #: Size of the last request to the model and its reply; 0: unknown. Tokens.
     context_tokens: int = 0
     cleanup: Literal["clean", "failed"] = "clean"
+    #: The model that was chosen last, `provider/name`; empty: none yet.
+    model: str = ""
+    #: When the first piece of its first reply arrived.
+    first_token_at: int | None = None
+    #: The part of `usage` that its child Runs used.
+    child_usage: Usage = Usage()
+    #: Counted when the result of a call is stored.
+    tools: tuple[ToolUse, ...] = ()
+    trace: tuple[TraceEntry, ...] = ()
+
+
+class RunSpan(Struct, frozen=True):
+    """The Runs of a session with a lower seq that were live at some time of an interval, which includes its ends."""
+
+    before_seq: int = 2**63 - 1
+    since: int = 0
+    until: int = 2**63 - 1
+
+
+EVERY_RUN = RunSpan()
 
 
 class SessionView(Struct, frozen=True):
@@ -336,19 +382,24 @@ def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
             return replace(record, seq=seq, queue_order=seq, folds=folds, accepted_at=at)
         case RunStarted(at=at):
             return replace(record, state="active", started_at=at, folds=False)
-        case RunResumed():
-            return replace(record, resumes=record.resumes + 1)
+        case RunResumed(at=at):
+            return replace(record, resumes=record.resumes + 1, trace=extended(record.trace, TraceEntry("resume", at)))
         case StepStarted(step=step):
             return replace(record, steps=step)
         case RunFolded(into=into, at=at):
             return replace(record, state="active", folded_into=into, started_at=at)
-        case CancelMarked():
-            return replace(record, stopping=True)
-        case RunCancelMarked():
-            return replace(record, stopping=True, cancelled=True)
+        case CancelMarked(mark=mark, at=at):
+            return replace(record, stopping=True, trace=extended(record.trace, TraceEntry("cancel", at, mark)))
+        case RunCancelMarked(at=at):
+            trace = extended(record.trace, TraceEntry("cancel_run", at))
+            return replace(record, stopping=True, cancelled=True, trace=trace)
         case RunEnded(outcome=outcome, reason=reason, at=at, folded_into=into):
             return replace(record, state="ended", outcome=outcome, reason=reason, ended_at=at, folded_into=into)
-        case RunEdited() | RunMoved() | FoldMarked():
+        case RunMoved(before=before, at=at):
+            return replace(record, trace=extended(record.trace, TraceEntry("move", at, before=before)))
+        case FoldMarked(at=at):
+            return replace(record, trace=extended(record.trace, TraceEntry("fold", at)))
+        case RunEdited():
             return record
 
 
@@ -369,10 +420,10 @@ def user_message(message_id: str, run: RunRecord, now: int, chars_max: int | Non
     """Return the prompt as a message of the transcript. The request for a summary is not sent to models later.
 
     `chars_max`: a longer text is cut."""
-    text = run.prompt.text
+    text, command = run.prompt.text, run.prompt.command
     if chars_max is not None and len(text) > chars_max:
         text = f"{text[:chars_max]}\n[The run has the complete prompt of {len(text)} characters.]"
-    parts: list[Part] = [Text(text)] if text else []
+    parts: list[Part] = [Text(text, command[:chars_max])] if text else []
     parts += [AttachedFile(file.file_path, file.mime_type, file.size, file.digest) for file in run.prompt.attachments]
     is_summary = run.options.purpose == "summary"
     return Message(message_id, run.session_id, "user", tuple(parts), now, now, run.run_id, is_summary=is_summary)

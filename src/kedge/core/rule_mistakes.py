@@ -10,7 +10,7 @@ from kedge.core.approvals import Rule, parse_rule
 from kedge.core.patterns import has_wildcard
 from kedge.errors import Invalid
 
-#: The names that models call and rules use.
+#: The names that rules use. Models call tools of MCP servers by other names: all of them are `mcp` in rules.
 TOOL_NAMES = (
     "bash",
     "jobs",
@@ -26,6 +26,8 @@ TOOL_NAMES = (
     "question",
     "agent",
     "present_plan",
+    "skill",
+    "mcp",
 )
 #: Names of such tools in other programs.
 _OTHER_NAMES = {"read": "view", "shell": "bash", "webfetch": "fetch", "task": "agent", "notebookedit": "edit"}
@@ -38,8 +40,13 @@ def check_rules(allow: tuple[str, ...], deny: tuple[str, ...]) -> None:
     """Raise Invalid for a rule that is not valid or never matches."""
     for texts, is_allow in ((allow, True), (deny, False)):
         for text in texts:
-            if mistake := mistake_in(parse_rule(text), is_allow=is_allow):
-                raise Invalid(f"{text[:100]!r} {mistake}{'' if mistake.endswith('?') else '.'}")
+            check_rule(text, parse_rule(text), is_allow=is_allow)
+
+
+def check_rule(text: str, rule: Rule, *, is_allow: bool) -> None:
+    """Raise Invalid for a rule that never matches. `text`: as the user wrote it."""
+    if mistake := mistake_in(rule, is_allow=is_allow):
+        raise Invalid(f"{text[:100]!r} {mistake}{'' if mistake.endswith('?') else '.'}")
 
 
 def mistake_in(rule: Rule, *, is_allow: bool) -> str:
@@ -52,6 +59,9 @@ def mistake_in(rule: Rule, *, is_allow: bool) -> str:
         return _mistake_in_command(rule.pattern, is_allow=is_allow)
     if rule.tool == "fetch":
         return "never matches: a host name has no slash; write the host name alone" if "/" in rule.pattern else ""
+    if rule.tool == "mcp":
+        is_bare = is_allow and "/" not in rule.pattern and rule.pattern != "**"
+        return f"never matches: a call has a server and a tool; write mcp({rule.pattern}/*)" if is_bare else ""
     if ".." in rule.pattern.split("/"):
         return "never matches: paths are compared without '..'; write the absolute path"
     if re.match(r"~[^/]", rule.pattern):
@@ -61,6 +71,8 @@ def mistake_in(rule: Rule, *, is_allow: bool) -> str:
 
 def _unknown_tool(rule: Rule) -> str:
     name = rule.tool.lower()
+    if other := re.fullmatch(r"mcp__(.+?)(?:__(.+))?", rule.tool):  # as another program writes it
+        return f"names an unknown tool; did you mean {Rule('mcp', f'{other[1]}/{other[2] or chr(42)}')}?"
     similar = [name] if name in TOOL_NAMES else get_close_matches(_OTHER_NAMES.get(name, name), TOOL_NAMES, n=1)
     if not similar:
         return f"names an unknown tool; the tools are {', '.join(TOOL_NAMES)}"

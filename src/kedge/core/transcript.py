@@ -28,7 +28,10 @@ CallEnd = Literal["returned", "cut_off", "not_run"]
 
 class Text(Struct, frozen=True):
     kind: ClassVar[str] = "text"
+    #: For the model.
     text: str
+    #: The prompt command that the user typed, which `text` is the expansion of. Empty: `text` is shown to users.
+    command: str = ""
 
 
 class Reasoning(Struct, frozen=True):
@@ -64,6 +67,8 @@ class ToolResult(Struct, frozen=True):
     #: One line for users: "exit 1, 0.2 s", "+3 -1", "not run: denied". Escaped and cut by the engine. May be empty.
     summary: str = ""
     end: CallEnd = "returned"
+    #: When its call began; 0: it did not, or that is not known because its process was lost.
+    started_at: int = 0
 
 
 class FinishPart(Struct, frozen=True):

@@ -36,7 +36,8 @@ from kedge.core.records import (
     project,
     user_message,
 )
-from kedge.core.transcript import Message
+from kedge.core.run_trace import counted
+from kedge.core.transcript import Message, ToolResult
 from kedge.engine.lane_state import LaneState, PendingCancel
 from kedge.engine.ports import Ids
 from kedge.errors import RunIsFolded, RunNotActive, SessionNotFound
@@ -164,6 +165,13 @@ class Append:
         self.messages[message.id] = message
         self.log.append(MessageChanged(message.id, change))
         self._messages_created += change == "created"
+        if change == "created" and message.role == "tool":
+            self._count_tools(message)
+
+    def _count_tools(self, message: Message) -> None:
+        """Count the results in the record of their Run: a message is created once, whatever is repeated."""
+        if run := self.runs.get(message.run_id) or self.state.runs.get(message.run_id):
+            self.change_run(replace(run, tools=counted(run.tools, message.all(ToolResult), message.created_at)))
 
     def copy_messages(self, messages: Iterable[Message]) -> None:
         """Add the messages of a forked session, which its record already counts and no reader follows yet."""
@@ -247,7 +255,7 @@ class Append:
         if self.session.title:
             return
         if started := next((event for event in self.events if isinstance(event, RunStarted)), None):
-            line = " ".join(self.runs[started.run_id].prompt.text.split())
+            line = " ".join(self.runs[started.run_id].prompt.typed.split())
             if len(line) > FIRST_TITLE_CHARS_MAX:
                 line = line[: FIRST_TITLE_CHARS_MAX - 1].rstrip() + "…"
             self.session = replace(self.session, title=line, title_is_makeshift=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -22,9 +24,11 @@ class Answered(Struct, frozen=True):
 
 
 class Asks:
-    def __init__(self, door: Door, workspaces: Workspaces) -> None:
+    def __init__(self, door: Door, workspaces: Workspaces, reconsider: Callable[[str], None]) -> None:
+        """`reconsider`: see `RunExecutor`."""
         self._door = door
         self._workspaces = workspaces
+        self._reconsider = reconsider
 
     async def pending(self, workspace: Workspace) -> list[Ask]:
         return await self._door.store.asks(workspace.id)
@@ -91,6 +95,9 @@ class Asks:
                 tx = await self._door.write(state, plan)
             except RunNotActive:
                 raise AskWithdrawn(f"Run {ask.run_id} has ended; there is nothing left to answer.") from None
+            finally:
+                if grants:  # also after a failure: they may have been stored
+                    self._reconsider(workspace.id)
         current = await self.ask(workspace, ask.id)
         if current.state == "withdrawn":
             raise AskWithdrawn(f"Run {ask.run_id} is being cancelled; there is nothing left to answer.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,45 +14,50 @@ from msgspec.structs import replace
 from kedge.config.schema import Config
 from kedge.core.commands import Cancel, CancelRun, ClearQueue, EditRun, FoldRun, MoveRun, WhenBusy
 from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
-from kedge.core.records import AttachmentContent, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
+from kedge.core.extensions import AgentDefinition
+from kedge.core.records import AttachmentContent, Effort, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
 from kedge.core.transcript import Message
+from kedge.engine.abandoned_runs import AbandonedRuns
 from kedge.engine.append import Append
 from kedge.engine.asks import Asks
 from kedge.engine.attached_files import read_files
 from kedge.engine.cancels import Cancelled, Cancels
-from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
+from kedge.engine.door import Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
+from kedge.engine.file_names import FileNames
 from kedge.engine.forks import agent_session, fork, make_session
 from kedge.engine.kept_registry import KeptRegistry
 from kedge.engine.known_workspaces import KnownWorkspaces
 from kedge.engine.lane_state import LaneState
 from kedge.engine.log_trimming import LogTrimming
 from kedge.engine.mode_switch import ModeSwitch
+from kedge.engine.placement import OneServer, Placement
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
 from kedge.engine.reclaiming import Reclaiming
 from kedge.engine.recovery import Recovery
+from kedge.engine.reports import Reports
 from kedge.engine.rewind import Rewind
-from kedge.engine.submission import QueueLimits, Submission
+from kedge.engine.submission import QueueLimits, Submission, edited_prompt, filled_prompt, hooked_prompt, hooked_run
 from kedge.engine.undo import Undo
 from kedge.engine.user_commands import UserCommands
-from kedge.engine.workspace import MakeSource, Workspace
+from kedge.engine.workspace import MakeExtensions, MakeSource, Workspace
 from kedge.engine.workspaces import Workspaces
 from kedge.errors import (
     DirectoryTimeout,
     Invalid,
     KedgeError,
     MessageNotFound,
+    NotFound,
     RunNotFound,
     RunNotQueued,
     ShuttingDown,
     StoreUnavailable,
     TooLarge,
 )
-from kedge.store.base import SearchHit, Store
-from kedge.waiting import backoff_s, wait_uncancelled
+from kedge.store.base import Store
+from kedge.waiting import wait_uncancelled
 
 log = logging.getLogger("kedge.engine")
-
 #: Time for readers to receive the last events when the server stops. Seconds.
 LAST_READ_S = 1.0
 #: The prompt that the transcript shows for a requested summary.
@@ -70,6 +75,8 @@ class Engine:
         machine: Machine,
         make_executor: MakeExecutor,
         make_source: MakeSource | None = None,
+        make_extensions: MakeExtensions | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self.config = config
         self._store = store
@@ -79,33 +86,39 @@ class Engine:
         self._door = Door(store, clock, ids, self)
         self._executor = make_executor(self._door, self)
         self._cancels = Cancels(self._door, self._executor.stop)
-        self.workspaces = Workspaces(store, clock, ids, encoder, config, make_source, self)
+        self._placement = placement or OneServer(store)
+        self.workspaces = Workspaces(
+            store, clock, ids, encoder, config, self._placement, make_source, make_extensions, self
+        )
         self.recovery = Recovery(self._door, self.workspaces, config)
-        self.known_workspaces = KnownWorkspaces(store, self.workspaces)
+        self.known_workspaces = KnownWorkspaces(store, self.workspaces, self._placement)
+        self.reports = Reports(store, clock, self.workspaces)
         self._trimming = LogTrimming(store, config.server.log_entries_max)
         self._queue_limits = QueueLimits(self.workspaces, config.server.queue_mib_max)
-        self.asks = Asks(self._door, self.workspaces)
-        self.modes = ModeSwitch(self._door, self.workspaces, machine)
+        self.asks = Asks(self._door, self.workspaces, self._executor.reconsider)
+        self.modes = ModeSwitch(self._door, self.workspaces, machine, self._executor.reconsider)
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
         self.kept_registry = KeptRegistry(self._door, self.workspaces)
         self.kept_commands = self.kept_registry.of_run
         self.reclaiming = Reclaiming(store)
+        self.file_names = FileNames(machine)
         self.rewind = Rewind(self._door, self.workspaces, self.reclaiming)
         self._closing = False
         self._leaving: asyncio.Future[None]  # done when closing begins
         self._stopped: asyncio.Future[None]
-        self._cancels_of_abandoned: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self.abandoned_runs = AbandonedRuns(self._door, self._lane_of, lambda: self._closing)
 
     # --- life cycle ----------------------------------------------------------------------------------------------
 
-    async def open(self, first: Callable[[], None] = lambda: None) -> None:
+    async def open(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
         """Open the store and begin recovery, in the background. `first` runs before it and may refuse to start."""
         self._leaving, self._stopped = (asyncio.get_running_loop().create_future() for _ in range(2))
         await self._store.open()
         try:
-            first()
-            live = await self._store.live_workspaces()
+            if first is not None:
+                await first()
+            live = await self._placement.unserved()
         except BaseException:
             await self._store.close()  # no Run was touched
             raise
@@ -123,6 +136,7 @@ class Engine:
         await self.user_commands.close()
         await self._executor.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
         await self.kept_registry.close()
+        await self.workspaces.close_extensions()
         await self._machine.close()
         await self._trimming.close()
         await self.known_workspaces.close()
@@ -136,6 +150,7 @@ class Engine:
             async with asyncio.timeout(LAST_READ_S):
                 for feed in feeds:
                     await feed.wait_left()
+        await self._placement.close()
         await self._store.close()
 
     def refuse_new_if_unused(self) -> bool:
@@ -171,8 +186,6 @@ class Engine:
                         self._start(state, run_id)
                 case CancelMarked(run_id=run_id) | RunCancelMarked(run_id=run_id):
                     self._executor.stop(state.session.id, run_id)
-                case _:
-                    pass
         if any(isinstance(event, RunEnded) for event in events) and not self._closing:
             self.workspaces.sweep()
 
@@ -189,6 +202,11 @@ class Engine:
                 self._executor.stop(state.session.id, active.run_id)
         self.workspaces.sweep()
 
+    async def take_over(self) -> None:
+        """Recover the workspaces that a lost node has left."""
+        if not self._closing:
+            self.recovery.start(await self._placement.unserved())
+
     async def recover(self, workspace: Workspace) -> None:
         await self.recovery.recover(workspace)
 
@@ -196,41 +214,16 @@ class Engine:
         workspace = self.workspaces.get(state.session.workspace_id)
         self._executor.start(state, state.runs[run_id], workspace)
 
-    # --- abandoned Runs and agents -------------------------------------------------------------------------------
-
     def abandoned(self, workspace: Workspace) -> None:
-        """Cancel the Runs that asked for it when their last client disconnects."""
-        for run in workspace.live_runs():
-            key = (workspace.id, run.run_id)
-            is_wanted = run.options.on_disconnect == "cancel" and run.folded_into is None
-            if is_wanted and not run.stopping and key not in self._cancels_of_abandoned:
-                work = self._cancel_abandoned(workspace, run.run_id, lambda: not workspace.claims.held)
-                task = asyncio.get_running_loop().create_task(work)
-                self._cancels_of_abandoned[key] = task
-                task.add_done_callback(partial(self._cancels_of_abandoned.pop, key))
+        self.abandoned_runs.cancel(workspace)
 
-    async def _cancel_abandoned(self, workspace: Workspace, run_id: str, is_wanted: Callable[[], bool]) -> None:
-        """Retry until the store takes the cancel, or a client came back."""
-        delays_s = backoff_s(RETRY_S, RETRY_S_MAX)
-        while not self._closing and is_wanted():
-            try:
-                # Not kept if the store is away: the client may come back before the store.
-                state = await self._lane_of(workspace, run_id)
-                await self._door.write(state, deciding(CancelRun(run_id, self._clock.now_ms(), is_abandoned=True)))
-            except StoreUnavailable as error:
-                log.warning("abandoned run %s could not be cancelled yet: %s", run_id, error)
-            except KedgeError as error:
-                log.warning("abandoned run %s cannot be cancelled: %s", run_id, error)
-                return
-            else:
-                return
-            await asyncio.sleep(next(delays_s))
+    # --- agents --------------------------------------------------------------------------------------------------
 
-    async def run_child(self, parent: RunRecord, prompt: str, title: str) -> RunRecord:
+    async def run_child(self, parent: RunRecord, prompt: str, title: str, agent: AgentDefinition | None) -> RunRecord:
         """Execute the Run of an agent in a session of its own and return its ended record."""
         workspace = self.workspaces.get(parent.workspace_id)
         family = (await self.workspaces.lane(workspace, parent.session_id)).session
-        session, options = agent_session(family, parent, title, self._ids.new("s"), self._clock.now_ms())
+        session, options = agent_session(family, parent, agent, title, self._ids.new("s"), self._clock.now_ms())
         with self.workspaces.in_use(workspace):
             state = await make_session(self._door, self.workspaces, workspace, session)
             child = self._ids.new("r")
@@ -257,9 +250,10 @@ class Engine:
         if run_id in state.runs:
             ended: asyncio.Future[Any] = state.end_of(run_id)
             await asyncio.wait({ended, self._leaving}, return_when=asyncio.FIRST_COMPLETED)
-            # A closing server does not start accepted Runs: the next process ends this one.
+            # A closing server does not start accepted Runs: the next process ends this one. It also ends those whose
+            # end the store does not take in time.
             if self._executor.is_running(state.session.id, run_id):
-                await asyncio.wait({ended})
+                await asyncio.wait({ended, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
@@ -279,8 +273,8 @@ class Engine:
         with self.workspaces.in_use(workspace):  # from here on, a server that shuts down when idle waits for this
             try:
                 await workspace.reload_config()
-                filled, files = await read_files(prompt, workspace.root, workspace.files)
-            except (Invalid, TooLarge, DirectoryTimeout):
+                filled, files, options = await filled_prompt(workspace, prompt, options)
+            except (Invalid, NotFound, TooLarge, DirectoryTimeout):
                 known = await self._store.run(workspace.id, run_id) if run_id else None
                 if known is None or known.content != content:
                     raise
@@ -296,11 +290,11 @@ class Engine:
                 accepted_at=0,
             )
             state = await self.workspaces.lane(workspace, session_id)
+            new = await hooked_run(workspace, state, new, self._store if run_id else None)
             submission = Submission(workspace, new, run_id is not None, when_busy, contents + files)
-            with self._queue_limits.pending(filled):
-                tx = await self._door.write(
-                    state, partial(submission.plan, store=self._store, limits=self._queue_limits)
-                )
+            with self._queue_limits.pending(new.prompt):
+                plan = partial(submission.plan, store=self._store, limits=self._queue_limits)
+                tx = await self._door.write(state, plan)
             return tx.runs.get(new.run_id) or await self.run(workspace, new.run_id)
 
     async def summarize(self, workspace: Workspace, session_id: str) -> RunRecord:
@@ -335,12 +329,12 @@ class Engine:
     ) -> RunRecord:
         """Change the prompt of a queued Run."""
         filled, files = await read_files(prompt, workspace.root, workspace.files)
+        filled = await hooked_prompt(workspace, await self._lane_of(workspace, run_id), filled)
 
         async def plan(tx: Append) -> None:
             tx.decide(EditRun(run_id, tx.now))
             run = tx.runs[run_id]
-            attachments = run.prompt.attachments if keeps_attachments else filled.attachments
-            edited = replace(run, prompt=Prompt(filled.text, attachments))
+            edited = replace(run, prompt=edited_prompt(run, filled, keeps_attachments=keeps_attachments))
             tx.change_run(edited)
             tx.attachments = contents + files
             if edited.prompt.size > run.prompt.size:
@@ -421,15 +415,22 @@ class Engine:
         return (await self.workspaces.lane(workspace, session_id)).session
 
     async def change_session(
-        self, workspace: Workspace, session_id: str, title: str | None, model: str | None = None
+        self,
+        workspace: Workspace,
+        session_id: str,
+        title: str | None,
+        model: str | None = None,
+        effort: Effort | None = None,
     ) -> SessionRecord:
-        """Set the title, or the model (empty: the configured one)."""
+        """Set the title, the model (empty: the configured one), or the effort (empty: the default of the model)."""
 
         async def plan(tx: Append) -> None:
             if title is not None:
                 tx.session = replace(tx.session, title=title, title_is_makeshift=False)
             if model is not None:
                 tx.session = replace(tx.session, model=model)
+            if effort is not None:
+                tx.session = replace(tx.session, effort=effort)
 
         with self.workspaces.in_use(workspace):
             state = await self.workspaces.lane(workspace, session_id)
@@ -467,32 +468,27 @@ class Engine:
             last = await self._store.message(workspace.id, message_id)
             if last is None or last.session_id != session_id:
                 raise MessageNotFound(f"Message {message_id} not found in session {session_id}.")
-            last = self._with_draft(workspace, last)
+            copying = fork(
+                self._door, self.workspaces, workspace, parent, workspace.with_draft(last, self._clock.now_ms())
+            )
             try:
-                return await self._door.run_to_end(fork(self._door, self.workspaces, workspace, parent, last))
+                return await self._door.run_to_end(copying)
             finally:
                 self.reclaiming.wake()  # what a failed fork has copied
 
     async def messages(
-        self, workspace: Workspace, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
+        self,
+        workspace: Workspace,
+        session_id: str,
+        after: str | None,
+        limit: int,
+        bytes_max: int | None = None,
+        before: str | None = None,
     ) -> list[Message]:
         """Return the transcript; a streaming message has all the text it has so far."""
         await self.workspaces.lane(workspace, session_id)
-        stored = await self._store.messages(session_id, after, limit, bytes_max)
-        return [self._with_draft(workspace, message) for message in stored]
-
-    def _with_draft(self, workspace: Workspace, message: Message) -> Message:
-        draft = None if message.finish else workspace.feed.streaming(message.id)
-        return message if draft is None else draft.message(self._clock.now_ms())
-
-    async def search(self, workspace: Workspace, query: str, limit: int) -> list[tuple[SearchHit, str]]:
-        """Return hits with the titles of their sessions."""
-        hits = await self._store.search(workspace.id, query, limit)
-        titles: dict[str, str] = {}
-        for session_id in {hit.session_id: None for hit in hits}:
-            session = await self._store.session(workspace.id, session_id)
-            titles[session_id] = session.title if session else ""
-        return [(hit, titles[hit.session_id]) for hit in hits]
+        stored = await self._store.messages(session_id, after, limit, bytes_max, before)
+        return [workspace.with_draft(message, self._clock.now_ms()) for message in stored]
 
     def _check_open(self) -> None:
         if self._closing:

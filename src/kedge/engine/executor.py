@@ -19,6 +19,9 @@ class RunExecutor(Protocol):
 
     def stop(self, session_id: str, run_id: str) -> None: ...
 
+    def reconsider(self, workspace_id: str) -> None:
+        """Decide the pending approvals of a workspace again: a new grant or mode may permit them."""
+
     def is_running(self, session_id: str, run_id: str) -> bool: ...
 
     @property

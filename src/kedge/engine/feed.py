@@ -179,9 +179,9 @@ class Feed:
             self._push(Frame(None, session_id, "deltas", data))
             self._wake()
 
-    def announce(self, data: bytes) -> None:
-        """Send a state of the workspace to all readers, including later ones."""
-        self._notice = data
+    def announce(self, data: bytes, *, to_later: bool = True) -> None:
+        """Send a state of the workspace to all readers; `to_later`: including later ones."""
+        self._notice = data if to_later else self._notice
         if self._readers:
             self._push(Frame(None, "", "all", data))
             self._wake()

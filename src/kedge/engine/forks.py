@@ -7,6 +7,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kedge.core.extensions import AgentDefinition
 from kedge.core.records import RunOptions, RunRecord, SessionRecord
 from kedge.core.transcript import FinishPart, Message
 from kedge.engine.append import Append
@@ -88,6 +89,7 @@ def _new_session(door: Door, parent: SessionRecord, title: str) -> SessionRecord
         updated_at=now,
         parent_session_id=parent.id,
         model=parent.model,
+        effort=parent.effort,
     )
 
 
@@ -132,11 +134,14 @@ async def give_up(door: Door, session: SessionRecord) -> None:
 
 
 def agent_session(
-    family: SessionRecord, parent: RunRecord, title: str, session_id: str, now: int
+    family: SessionRecord, parent: RunRecord, agent: AgentDefinition | None, title: str, session_id: str, now: int
 ) -> tuple[SessionRecord, RunOptions]:
     """Return the session and the options for an agent that serves the Run `parent` of the session `family`.
 
-    The agent may do and cost no more than its parent, and cannot ask for approvals."""
+    The agent may do and cost no more than its parent. One with tools of its own asks for approvals as its parent does,
+    and the allow rules of its parent's Run, which were given for that, do not apply to it."""
+    has_tools = agent is not None and agent.tools is not None
+    own_model = agent.model if agent else ""
     session = SessionRecord(
         id=session_id,
         workspace_id=family.workspace_id,
@@ -145,14 +150,17 @@ def agent_session(
         updated_at=now,
         parent_session_id=family.id,
         model=family.model,
+        effort=family.effort,
         parent_run_id=parent.run_id,
     )
     options = RunOptions(
-        model=parent.options.model,
+        model=own_model or parent.options.model,
+        effort=None if own_model else parent.options.effort,
         budget_usd=parent.options.budget_usd,
-        on_approval="fail",
-        allow=parent.options.allow,
+        on_approval=parent.options.on_approval if has_tools else "fail",
+        allow=() if has_tools else parent.options.allow,
         deny=parent.options.deny,
         parent_run_id=parent.run_id,
+        agent=agent,
     )
     return session, options

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal
 
+from kedge.engine.placement import Placement
+from kedge.engine.workspace import Workspace
 from kedge.engine.workspaces import Workspaces
 from kedge.errors import DirectoryTimeout, KedgeError, StoreUnavailable, WorkspaceInUse, WorkspaceNotFound
 from kedge.store.base import KnownWorkspace, Store
@@ -29,8 +31,9 @@ DirectoryState = Literal["present", "gone", "unknown"]
 
 
 class KnownWorkspaces:
-    def __init__(self, store: Store, workspaces: Workspaces) -> None:
+    def __init__(self, store: Store, workspaces: Workspaces, placement: Placement) -> None:
         self._store = store
+        self._placement = placement
         self._workspaces = workspaces
         #: Its own threads: most of these directories belong to no open workspace.
         self._files = FileThreads("A directory")
@@ -56,12 +59,20 @@ class KnownWorkspaces:
             await self._files.run(check, limit_s=DIRECTORIES_S)
         return dict(results)
 
-    async def remove(self, workspace_id: str) -> None:
-        """Remove a workspace with its sessions. WorkspaceInUse if Runs are live or clients are connected."""
+    async def open(self, workspace_id: str, client_id: str) -> Workspace:
+        """Open a stored workspace; the client gets a claim for a while."""
+        return await self._workspaces.open((await self._known(workspace_id)).record.path, client_id)
+
+    async def _known(self, workspace_id: str) -> KnownWorkspace:
         self._workspaces.unserved.refuse_damaged(workspace_id)
         known = await self._store.known_workspace(workspace_id)
         if known is None:
             raise WorkspaceNotFound(f"Workspace {workspace_id} not found. List them with: kedge workspaces list")
+        return known
+
+    async def remove(self, workspace_id: str) -> None:
+        """Remove a workspace with its sessions. WorkspaceInUse if Runs are live or clients are connected."""
+        known = await self._known(workspace_id)
         async with self._workspaces.opening(known.record.path):
             await self._remove(known.record.path, workspace_id)
         self.start_purge()
@@ -76,6 +87,7 @@ class KnownWorkspaces:
                 f"{path} has {known.live_runs} queued or active runs. Wait for them, or cancel them (see: kedge runs)."
             )
         self._workspaces.close_unused(workspace_id)
+        await self._placement.acquire(workspace_id)
         await self._store.remove_workspace(workspace_id)
         self._workspaces.removed(workspace_id)
 
@@ -83,6 +95,8 @@ class KnownWorkspaces:
         """Remove workspaces that hold nothing of the user's and whose directory is gone; return their number.
 
         One pass considers a limited number, and ends at a directory that does not answer: the next pass continues."""
+        if self._placement.is_shared:
+            return 0  # the directory may exist on another node
         removed = 0
         known = await self._store.known_workspaces(self._forget_after, FORGET_PASS_MAX)
         self._forget_after = known[-1].record.id if len(known) == FORGET_PASS_MAX else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from kedge.core.modes import NO_SANDBOX, Mode
 from kedge.core.records import SessionRecord
@@ -18,10 +19,12 @@ log = logging.getLogger("kedge.engine")
 
 
 class ModeSwitch:
-    def __init__(self, door: Door, workspaces: Workspaces, machine: Machine) -> None:
+    def __init__(self, door: Door, workspaces: Workspaces, machine: Machine, reconsider: Callable[[str], None]) -> None:
+        """`reconsider`: see `RunExecutor`."""
         self._door = door
         self._workspaces = workspaces
         self._machine = machine
+        self._reconsider = reconsider
 
     async def check(self, workspace: Workspace, mode: Mode | None) -> None:
         """Raise Conflict if this machine does not support the mode."""
@@ -35,7 +38,8 @@ class ModeSwitch:
             raise Conflict(f"{NO_SANDBOX[0].upper()}{NO_SANDBOX[1:]}.")
 
     async def switch(self, workspace: Workspace, session_id: str, mode: Mode, by: str = "") -> SessionRecord:
-        """Set the mode of a session: the next tool call obeys it. `by`: the client."""
+        """Set the mode of a session: the next tool call obeys it, and pending approvals that it permits are settled.
+        `by`: the client."""
 
         async def plan(tx: Append) -> None:
             if tx.session.parent_run_id:
@@ -47,6 +51,7 @@ class ModeSwitch:
             state = await self._workspaces.lane(workspace, session_id)
             before = state.session.mode
             await self._door.write(state, plan)
+            self._reconsider(workspace.id)
             if mode != before:
                 log.warning("session %s: mode %s, was %s (client %s)", session_id, mode, before, by or "unknown")
             return state.session

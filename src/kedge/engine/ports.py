@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from kedge.config.schema import Config
 from kedge.core.events import Event
+from kedge.core.extensions import AgentDefinition, ExtensionState
 from kedge.core.records import RecordKind, Records, RunRecord
 from kedge.core.transcript import Message, Reasoning, Text
 from kedge.tools.background import KeptCommands
@@ -67,6 +68,8 @@ class Encoder(Protocol):
         """The configuration files are not in effect for this reason; empty: they are."""
         ...
 
+    def extension(self, state: ExtensionState) -> bytes: ...
+
 
 class Machine(Protocol):
     """The source of tool processes."""
@@ -76,6 +79,9 @@ class Machine(Protocol):
         `files`: the threads of the workspace."""
         ...
 
+    def stay_alive(self, until: float) -> None:
+        """End every process at this time of CLOCK_BOOTTIME, and start none, unless this is called again before."""
+
     async def close(self) -> None:
         """End every process that was started."""
         ...
@@ -84,8 +90,10 @@ class Machine(Protocol):
 class Agents(Protocol):
     """Starts what outlives a tool call: Runs that serve one of another Run, and kept commands."""
 
-    async def run_child(self, parent: RunRecord, prompt: str, title: str) -> RunRecord:
-        """Run a read-only agent in its own session; return its ended Run. If cancelled, the agent has ended, too."""
+    async def run_child(self, parent: RunRecord, prompt: str, title: str, agent: AgentDefinition | None) -> RunRecord:
+        """Run an agent in its own session; return its ended Run. If cancelled, the agent has ended, too.
+
+        `agent`: its definition; None: a read-only one."""
         ...
 
     def kept_commands(self, run: RunRecord) -> KeptCommands:

@@ -26,7 +26,7 @@ from kedge.engine.lane_state import LaneState
 from kedge.engine.run_end import Verdict, end_run, open_calls, results_message
 from kedge.engine.workspace import Workspace
 from kedge.engine.workspaces import Workspaces
-from kedge.errors import KedgeError, ShuttingDown, StoreDamaged, VersionConflict
+from kedge.errors import KedgeError, ServedElsewhere, ShuttingDown, StoreDamaged, VersionConflict
 from kedge.store.base import LogEntry
 from kedge.waiting import backoff_s
 
@@ -77,9 +77,9 @@ class Recovery:
         return self._untried > 0
 
     def start(self, live: list[WorkspaceRecord]) -> None:
-        """Recover the workspaces with live Runs in the background."""
+        """Recover workspaces with live Runs in the background. Those that are being recovered are left out."""
         slots = asyncio.Semaphore(RECOVERED_AT_ONCE_MAX)
-        for record in live:
+        for record in [record for record in live if record.id not in self.unrecovered]:
             self.unrecovered[record.id] = None  # before the first request
             self._untried += 1
             task = asyncio.get_running_loop().create_task(self._recover_until_ok(record, slots))
@@ -111,6 +111,8 @@ class Recovery:
             await self.workspaces.reopen(record)
         except StoreDamaged:
             pass  # it was set aside, which is logged there
+        except ServedElsewhere:
+            self.unrecovered.pop(record.id, None)
         except KedgeError as error:
             if record.id in self.unrecovered:
                 self.unrecovered[record.id] = error

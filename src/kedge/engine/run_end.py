@@ -50,6 +50,7 @@ def end_run(tx: Append, command: Finish | Recover, verdict: Verdict, change: Cha
                 cleanup=verdict.cleanup,
                 message_id=message.id,
                 text=message.text,
+                model=tx.runs[ended.run_id].model,
                 # Folded Runs share the answer of their host; its cost is counted once.
                 usage=verdict.usage if is_host else Usage(),
                 context_tokens=verdict.context_tokens if is_host else 0,

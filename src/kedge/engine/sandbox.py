@@ -9,7 +9,6 @@ from functools import cache
 
 from kedge.config.schema import Config
 from kedge.core.approvals import Confinement
-from kedge.engine.guarded_paths import guarded_paths
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import Sandbox
 from kedge.warden.sandbox_paths import is_below
@@ -35,6 +34,22 @@ DAEMONS = (
     "/run/snapd-snap.socket",
     "/tmp/.X11-unix",
     "/tmp/.ICE-unix",
+)
+
+
+#: Entries of a home directory with keys and passwords.
+HOME_CREDENTIALS = (
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".docker",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".pgpass",
+    ".git-credentials",
 )
 
 
@@ -80,7 +95,9 @@ def sandbox_limits(
     own: OwnFiles,
     environment: Mapping[str, str] = os.environ,
     confinement: Confinement = "configured",
+    guarded: tuple[str, ...] = (),
 ) -> SandboxLimits:
+    """`guarded`: further paths that the confinement "workspace" protects."""
     if confinement == "configured" and config.sandbox.mode == "off":
         return SandboxLimits(hidden=own.server_sockets())
     home = os.path.realpath(os.path.expanduser("~"))
@@ -95,12 +112,15 @@ def sandbox_limits(
         # A variable may name a home directory or a path that is needed: its sockets are hidden anyway.
         and not any(is_below(needed, path) for needed in (workspace, temporary, home))
     ]
+    network = config.sandbox.network is not False if confinement == "configured" else bool(config.sandbox.network)
+    network = network and confinement != "read_only"
     hidden = (os.path.realpath(own.data_dir), *own.server_sockets(), *daemons)
+    if confinement != "configured" and not network:
+        hidden += tuple(_home_credentials(home, (workspace, temporary, *configured)))
     if confinement == "read_only":
         scratch = SCRATCH if not is_below(workspace, SCRATCH) else ""
         return SandboxLimits((), (), hidden, (), network=False, scratch=scratch)
     writable = (workspace, temporary, *configured)
-    network = config.sandbox.network is not False if confinement == "configured" else bool(config.sandbox.network)
     # A socket in the workspace belongs to it, such as that of a test database. This does not hold for a home directory
     # or the shared temporary directory. A command without a network reaches none: its peer may have one.
     reachable = tuple(path for path in (workspace, *configured) if not is_below(home, path))
@@ -110,8 +130,16 @@ def sandbox_limits(
     program = (
         path for path in map(os.path.realpath, own.program) if any(is_below(path, directory) for directory in writable)
     )
-    guarded = guarded_paths(workspace) if confinement == "workspace" else ()
-    return SandboxLimits(writable, (os.path.realpath(own.config), *program, *guarded), hidden, reachable, network)
+    protected = (os.path.realpath(own.config), *program, *(guarded if confinement == "workspace" else ()))
+    return SandboxLimits(writable, protected, hidden, reachable, network)
+
+
+def _home_credentials(home: str, needed: Sequence[str]) -> Iterator[str]:
+    """Yield the files in a home directory that a command without a network has no use for."""
+    for name in HOME_CREDENTIALS:
+        path = os.path.realpath(os.path.join(home, name))
+        if os.path.exists(path) and not any(is_below(one, path) for one in needed):
+            yield path
 
 
 def temporary_directory(environment: Mapping[str, str]) -> str:

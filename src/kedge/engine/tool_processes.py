@@ -13,12 +13,14 @@ from typing import BinaryIO
 
 from kedge.config.schema import Config
 from kedge.core.approvals import Confinement
-from kedge.engine.guarded_paths import remove_redirections
+from kedge.engine.guarded_paths import Scan, protected_paths, scan
 from kedge.engine.read_only_git import LIST, LISTING_BYTES_MAX, configuration, git_environment
 from kedge.engine.sandbox import OwnFiles, SandboxLimits, check, sandbox_limits
+from kedge.engine.withheld_files import remove_oldest, withhold
+from kedge.errors import DirectoryTimeout
 from kedge.programs import program_outside
 from kedge.tools.file_threads import FileThreads
-from kedge.tools.process_port import Process, Processes
+from kedge.tools.process_port import PipedProcess, Process, Processes
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import ProcessFailed, ProcessSpec, WardenFailed
 from kedge.warden.warden import Warden
@@ -31,6 +33,10 @@ INHERITED = frozenset(
     | {"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "VIRTUAL_ENV", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME"}
     | {"GOPATH", "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 )
+#: Limits of each process of a read-only command, which runs unasked: `jq '[range(1e9)]'` must not take the memory of
+#: the machine. git, grep, sort, jq, node and go need some 100 MB and a few seconds. Bytes and seconds.
+READ_ONLY_DATA_BYTES_MAX = 4 * 1024**3
+READ_ONLY_CPU_S_MAX = 600
 #: No pager, no editor, no prompts: there is no terminal.
 FIXED = {
     "TERM": "dumb",
@@ -69,9 +75,8 @@ class WardenMachine:
     async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         with suppress(WardenFailed):  # the first process reports it
             await self.start(retry=False)
-        return _WorkspaceProcesses(
-            self, workspace, environment(config), partial(self._limits, config, workspace), files
-        )
+        limits = partial(self._limits, config, workspace)
+        return _WorkspaceProcesses(self, workspace, environment(config), limits, files)
 
     @property
     def can_confine(self) -> bool:
@@ -91,18 +96,32 @@ class WardenMachine:
     async def run(self, spec: ProcessSpec) -> WardenProcess:
         return await self._warden.run(spec)
 
-    def _limits(self, config: Config, workspace: str, confinement: Confinement, cwd: Path) -> SandboxLimits:
-        """Blocking. Reads the working directory first: a process must not be started in one that does not answer."""
+    @property
+    def withheld_directory(self) -> str:
+        return os.path.join(self._own.data_dir, "withheld")
+
+    def _limits(
+        self, config: Config, workspace: str, confinement: Confinement, cwd: Path
+    ) -> tuple[SandboxLimits, Scan | None]:
+        """Return the sandbox, and the guarded files of the workspace if it protects them. Blocking.
+
+        Reads the working directory first: a process must not be started in one that does not answer."""
         with suppress(OSError):  # the process reports that it cannot enter it
             os.stat(cwd)
         sandbox = self._warden.sandbox
         # A read-only command is restricted as far as the machine can do it: its table of options protects as well.
         is_enforced = sandbox.is_available if confinement == "read_only" else sandbox.can_confine
-        limits = sandbox_limits(config, workspace, self._own, confinement=confinement if is_enforced else "configured")
+        confinement = confinement if is_enforced else "configured"
+        before = scan(workspace) if confinement == "workspace" else None
+        guarded = protected_paths(before) if before is not None else ()
+        limits = sandbox_limits(config, workspace, self._own, confinement=confinement, guarded=guarded)
         if confinement == "read_only" and sandbox.network is None:
             limits = replace(limits, network=True)
         check(self._own, limits, sandbox)
-        return limits
+        return limits, before
+
+    def stay_alive(self, until: float) -> None:
+        self._warden.stay_alive(until)
 
     async def close(self) -> None:
         await self._warden.close()
@@ -113,6 +132,9 @@ class NoMachine:
 
     async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         return _NoProcesses()
+
+    def stay_alive(self, until: float) -> None:
+        pass
 
     async def close(self) -> None:
         pass
@@ -132,6 +154,17 @@ class _NoProcesses:
     ) -> Process:
         raise ToolFailed("This server cannot start processes.")
 
+    async def start_piped(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        separate_stderr: bool = False,
+        confinement: Confinement = "configured",
+    ) -> PipedProcess:
+        raise ToolFailed("This server cannot start processes.")
+
 
 class _WorkspaceProcesses:
     def __init__(
@@ -139,7 +172,7 @@ class _WorkspaceProcesses:
         machine: WardenMachine,
         workspace: str,
         environment: Mapping[str, str],
-        limits: Callable[[Confinement, Path], SandboxLimits],
+        limits: Callable[[Confinement, Path], tuple[SandboxLimits, Scan | None]],
         files: FileThreads,
     ) -> None:
         self._machine = machine
@@ -159,17 +192,48 @@ class _WorkspaceProcesses:
     ) -> Process:
         with _as_tool_failed():
             await self._machine.start()
-            limits = await self._files.run(self._limits, confinement, cwd)
+            limits, before = await self._files.run(self._limits, confinement, cwd)
             spec = ProcessSpec(argv, str(cwd), self.environment, stdin, **asdict(limits))
             if confinement == "read_only":
                 scratch = {"TMPDIR": limits.scratch} if limits.scratch else {}
-                spec = replace(spec, env={**spec.env, **scratch, **git_environment()})
+                spec = replace(
+                    spec,
+                    env={**spec.env, **scratch, **git_environment()},
+                    data_bytes_max=READ_ONLY_DATA_BYTES_MAX,
+                    cpu_s_max=READ_ONLY_CPU_S_MAX,
+                )
                 if any("git" in word for word in argv):
                     spec = replace(spec, env={**spec.env, **git_environment(await self._git_settings(spec))})
-            clean = (
-                partial(self._files.run, remove_redirections, spec.protected) if confinement == "workspace" else None
-            )
-            return _ToolProcess(await self._machine.run(spec), clean)
+            process = await self._machine.run(spec)
+            return _ToolProcess(process, None if before is None else partial(self._withhold, before))
+
+    async def _withhold(self, before: Scan) -> str:
+        directory = self._machine.withheld_directory
+        try:
+            note = (await self._files.run(withhold, before, directory)).note()
+            if note:
+                await self._files.run(remove_oldest, directory)
+            return note
+        except (DirectoryTimeout, OSError) as error:
+            return f"New guarded files of this command may be left, since checking them failed: {error}"
+
+    async def start_piped(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        separate_stderr: bool = False,
+        confinement: Confinement = "configured",
+    ) -> PipedProcess:
+        with _as_tool_failed():
+            await self._machine.start()
+            limits, _ = await self._files.run(self._limits, confinement, cwd)
+            env = {**self.environment, **(environment or {})}
+            if confinement == "read_only":
+                env |= git_environment() | ({"TMPDIR": limits.scratch} if limits.scratch else {})
+            spec = ProcessSpec(argv, str(cwd), env, "pipe", separate_stderr, **asdict(limits))
+            return _ToolProcess(await self._machine.run(spec))
 
     async def _git_settings(self, spec: ProcessSpec) -> bytes:
         """Return the output of `read_only_git.LIST`, in the directory and the sandbox of a command."""
@@ -190,11 +254,17 @@ class _WorkspaceProcesses:
 
 
 class _ToolProcess:
-    def __init__(self, process: WardenProcess, clean: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, process: WardenProcess, withhold: Callable[[], Awaitable[str]] | None = None) -> None:
         self._process = process
-        self._clean = clean
+        self._withhold = withhold
         self.pid = process.pid
         self.read = process.read
+        self.read_stderr = process.read_stderr
+        self.close_input = process.close_stdin
+
+    async def write(self, data: bytes) -> None:
+        with _as_tool_failed():
+            await self._process.write(data)
 
     async def wait(self) -> int:
         with _as_tool_failed():
@@ -202,16 +272,14 @@ class _ToolProcess:
         return status.code if status.code is not None else -(status.signal or 0)
 
     async def end(self, grace_s: float) -> tuple[int, ...]:
-        try:
-            return await self._process.end(grace_s)
-        finally:
-            if self._clean is not None:
-                with suppress(ToolFailed):  # the file system does not answer
-                    await self._clean()
+        return await self._process.end(grace_s)
 
     async def alive(self) -> int:
         with _as_tool_failed():
             return await self._process.alive()
+
+    async def withhold(self) -> str:
+        return "" if self._withhold is None else await self._withhold()
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from kedge.config.schema import Config
 from kedge.core.claims import Claims
 from kedge.core.kept_commands import kept_now
 from kedge.core.records import RunRecord, SessionRecord, SessionView, WorkspaceRecord
+from kedge.core.transcript import Message
+from kedge.engine.extension_port import Extensions, NoExtensions
 from kedge.engine.feed import Feed
 from kedge.engine.lane_state import LaneState
 from kedge.errors import DirectoryTimeout, WorkspaceClosing
@@ -71,6 +73,7 @@ class Workspace:
     #: client_id -> its current session.
     current: dict[str, str] = field(default_factory=dict)
     feed: Feed = field(init=False)
+    extensions: Extensions = field(default_factory=NoExtensions)
     #: The Position up to which its log was trimmed, about.
     trimmed_to: int = 0
     _known_files: dict[str, KnownFiles] = field(default_factory=dict)
@@ -139,6 +142,11 @@ class Workspace:
     def root(self) -> Path:
         return Path(self.record.path)
 
+    def with_draft(self, message: Message, now_ms: int) -> Message:
+        """Return the message; a streaming one with all the text it has so far."""
+        draft = None if message.finish else self.feed.streaming(message.id)
+        return message if draft is None else draft.message(now_ms)
+
     def known_files(self, session_id: str) -> KnownFiles:
         """Return the files that the agent of this session has read. Lost with the process: then it reads again."""
         return self._known_files.setdefault(session_id, KnownFiles())
@@ -196,3 +204,7 @@ class Workspace:
 
     def live_runs(self) -> list[RunRecord]:
         return [run for lane in self.lanes.values() for run in lane.runs.values()]
+
+
+#: Makes the extensions of an open workspace.
+MakeExtensions = Callable[[Workspace], Extensions]

@@ -18,14 +18,16 @@ from kedge.core.events import Asked
 from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
 from kedge.engine.feed import Feed, Reader
 from kedge.engine.lane_state import LaneState
+from kedge.engine.placement import Placement
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.engine.unserved import Unserved
-from kedge.engine.workspace import ConfigSource, FixedConfig, MakeSource, Workspace
+from kedge.engine.workspace import ConfigSource, FixedConfig, MakeExtensions, MakeSource, Workspace
 from kedge.errors import (
     Busy,
     ClientNotAttached,
     ClientRetired,
     Invalid,
+    KedgeError,
     SessionNotFound,
     ShuttingDown,
     StoreDamaged,
@@ -35,6 +37,7 @@ from kedge.errors import (
 )
 from kedge.store.base import Store
 from kedge.tools.file_threads import FileThreads
+from kedge.waiting import retrieve_exception
 
 log = logging.getLogger("kedge.engine")
 
@@ -65,7 +68,9 @@ class Workspaces:
         ids: Ids,
         encoder: Encoder,
         user_config: Config,
+        placement: Placement,
         make_source: MakeSource | None,
+        make_extensions: MakeExtensions | None,
         reactions: WorkspaceReactions,
     ) -> None:
         self._store = store
@@ -73,12 +78,16 @@ class Workspaces:
         self._ids = ids
         self._encoder = encoder
         self._server = user_config.server
+        self._placement = placement
 
         def fixed(path: Path, strict: bool) -> ConfigSource:
             return FixedConfig(load_workspace(user_config, path, strict=strict))
 
         self._make_source = make_source or fixed
+        self._make_extensions = make_extensions
         self._reactions = reactions
+        #: Closed workspaces whose extensions are being ended, and which are then released.
+        self._ending: set[asyncio.Task[None]] = set()
         self._open: dict[str, Workspace] = {}
         #: Path -> serialises its opening: two clients that open a directory at once must get the same workspace.
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -121,9 +130,10 @@ class Workspaces:
     async def live_runs(self) -> list[RunRecord]:
         """Return the live Runs of all workspaces; a live Run holds its workspace open. A damaged one is skipped."""
         runs: list[RunRecord] = []
-        for workspace_id in [*self._open, *self.unserved.unrecovered]:
-            with suppress(StoreDamaged):
-                runs += await self._store.live_runs(workspace_id)
+        for workspace in await self._store.live_workspaces():
+            if workspace.id not in self.unserved.damaged:
+                with suppress(StoreDamaged):
+                    runs += await self._store.live_runs(workspace.id)
         return runs
 
     def find(self, workspace_id: str) -> Workspace | None:
@@ -177,6 +187,7 @@ class Workspaces:
             raise Invalid(f"path must be absolute, not {path!r}.")
         self._openings += 1
         try:
+            await self._placement.locate(path)
             resolved = await self._files_of(path).run(_resolved, path)
             return await self._open_resolved(resolved, client_id)
         finally:
@@ -241,7 +252,7 @@ class Workspaces:
 
     async def _load(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
         try:
-            workspace = self._recovering.get(record.id) or await self._make(record, strict=strict)
+            workspace = self._recovering.get(record.id) or await self._acquire(record, strict=strict)
             if record.id not in self._recovered:
                 self._recovering[record.id] = workspace
                 await self._reactions.recover(workspace)
@@ -260,6 +271,15 @@ class Workspaces:
         self._start_recovered(workspace)
         return workspace
 
+    async def _acquire(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
+        await self._placement.acquire(record.id)
+        try:
+            return await self._make(record, strict=strict)
+        except BaseException:
+            with suppress(KedgeError):  # the lease ends with this process at the latest
+                await self._placement.release(record.id)
+            raise
+
     async def _make(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
         def load() -> tuple[ConfigSource, Config, str]:
             source = self._make_source(Path(record.path), strict)
@@ -272,6 +292,8 @@ class Workspaces:
         workspace.trimmed_to, head = await self._store.bounds(record.id)
         workspace.feed = Feed(record, head, self._store, self._encoder, self._clock, workspace)
         workspace.set_config_problem(problem)
+        if self._make_extensions is not None:
+            workspace.extensions = self._make_extensions(workspace)
         return workspace
 
     def _start_recovered(self, workspace: Workspace) -> None:
@@ -370,6 +392,23 @@ class Workspaces:
     def _close(self, workspace: Workspace) -> None:
         del self._open[workspace.id]
         workspace.feed.close()
+        if workspace.extensions.has_processes or self._placement.is_shared:
+            ending = asyncio.get_running_loop().create_task(self._end(workspace))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            ending.add_done_callback(retrieve_exception)
+
+    async def _end(self, workspace: Workspace) -> None:
+        """End the processes of a closed workspace, and let other nodes open it."""
+        await workspace.extensions.close()
+        async with self.opening(workspace.record.path):
+            if not (self._closed or workspace.id in self._open or workspace.id in self._recovering):
+                self._recovered.discard(workspace.id)  # another node may change it before this one opens it again
+                await self._placement.release(workspace.id)
+
+    async def close_extensions(self) -> None:
+        """End the processes of all extensions, before the server stops."""
+        await asyncio.gather(*(workspace.extensions.close() for workspace in self.all()), *self._ending)
 
     def close_all(self) -> None:
         self._closed = True

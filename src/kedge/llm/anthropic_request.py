@@ -38,6 +38,8 @@ from kedge.llm.content import (
 OUTPUT_TOKENS_DEFAULT: Final = 16_384
 #: The smallest budget for thinking, and the tokens that it must leave for the answer.
 THINKING_TOKENS_MIN: Final = 1024
+#: The part of the output limit that is the budget for thinking, if that is more than the minimum.
+EFFORT_SHARE: Final = {"low": 0.0, "medium": 0.25, "high": 0.5}
 #: Cache marks in one request; a fifth is refused.
 CACHE_MARKS_MAX: Final = 4
 #: Id of a call. Cloud platforms with this format refuse longer ones. Characters.
@@ -72,7 +74,7 @@ def request_body(request: ModelRequest, provider: str) -> Json:
                 system.append(message.text)
     body: Json = {
         "model": request.model,
-        "max_tokens": request.output_tokens_max or OUTPUT_TOKENS_DEFAULT + (request.thinking_tokens or 0),
+        "max_tokens": request.output_tokens_max or OUTPUT_TOKENS_DEFAULT + (_budget(request) or 0),
         "messages": messages.whole(),
         "stream": True,
         **_thinking(request, messages),
@@ -85,14 +87,21 @@ def request_body(request: ModelRequest, provider: str) -> Json:
     return body
 
 
+def _budget(request: ModelRequest) -> int | None:
+    if not request.effort:
+        return request.thinking_tokens
+    limit = request.output_tokens_max or OUTPUT_TOKENS_DEFAULT
+    return max(THINKING_TOKENS_MIN, int(limit * EFFORT_SHARE[request.effort]))
+
+
 def _thinking(request: ModelRequest, messages: _Messages) -> Json:
-    if request.thinking_tokens is None:
+    if (room := _budget(request)) is None:
         return {}
     if not _THINKS_BY_BUDGET.search(request.model):
         # Later models hide their thoughts unless they are requested.
-        return {"thinking": {"type": "adaptive", "display": "summarized"}}
+        thinking: Json = {"thinking": {"type": "adaptive", "display": "summarized"}}
+        return {**thinking, "output_config": {"effort": request.effort}} if request.effort else thinking
     # The budget is part of max_tokens and must be smaller; without room for it, do not think.
-    room = request.thinking_tokens
     if request.output_tokens_max is not None:
         room = min(room, request.output_tokens_max - THINKING_TOKENS_MIN)
     if room < THINKING_TOKENS_MIN or messages.is_amid_tools_without_thought:

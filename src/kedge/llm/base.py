@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from kedge.core.records import Usage
+from kedge.core.records import Effort, Usage
 from kedge.core.transcript import FinishReason, Message, ToolCall
 
 #: Prefix of the signature of a thought whose text the provider hides; the encrypted text follows.
@@ -42,6 +42,8 @@ class ModelRequest(Struct, frozen=True):
     thinking_tokens: int | None = None
     #: False: an image in the newest prompt is an error, and an older one is replaced by a note.
     accepts_images: bool = True
+    #: Overrides `thinking_tokens`. Empty: the default of the model.
+    effort: Effort = ""
 
 
 class TextDelta(Struct, frozen=True):

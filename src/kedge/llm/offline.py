@@ -51,8 +51,10 @@ models = [{ id = "gpt-5-mini" }]
 """
 ABOUT: Final = (
     "No language model is configured. This is kedge's built-in offline model. It understands only these requests:\n\n"
-    + "".join(f"  {example}\n" for example in EXAMPLES)
-    + f"\nTo use a real model, add this to your config.toml (`kedge config path` prints its path):\n\n{EXAMPLE_CONFIG}"
+    + "```\n"
+    + "".join(f"{example}\n" for example in EXAMPLES)
+    + "```\n\nTo use a real model, add this to your config.toml (`kedge config path` prints its path):\n\n"
+    + f"```toml\n{EXAMPLE_CONFIG}```\n"
 )
 FOOTER: Final = (
     "This is kedge's built-in offline model. To use a real model, add one to your config.toml "
@@ -77,7 +79,7 @@ def _list(path: str = ".") -> Script:
     rows = [row for row in listing.content.split("\n") if row.startswith("  ")]
     folders = sum(bool(re.search(r"/(?: \(.*\))?$", row)) for row in rows)
     name = "This directory" if path == "." else f"{path.rstrip('/')}/"
-    return f"{name} contains {_count(len(rows) - folders, 'file')} and {_count(folders, 'folder')}.\n\n{_cut(rows)}"
+    return f"{name} contains {_count(len(rows) - folders, 'file')} and {_count(folders, 'folder')}.\n\n{_block(rows)}"
 
 
 def _read(path: str) -> Script:
@@ -86,27 +88,28 @@ def _read(path: str) -> Script:
     if not lines:
         return view.content  # an empty file, a picture or a binary file
     if total == len(lines):
-        return f"{path} contains:\n\n{_cut(lines)}"
-    return f"{path} has {total or 'very many'} lines. The first {len(lines)}:\n\n{_cut(lines)}"
+        return f"{path} contains:\n\n{_block(lines)}"
+    return f"{path} has {total or 'very many'} lines. The first {len(lines)}:\n\n{_block(lines)}"
 
 
 def _find(text: str, path: str = ".") -> Script:
     grep = yield "grep", {"pattern": text, "path": path, "literal": True, "ignore_case": True}
     lines, files = _count(grep.metadata.get("matches", 0), "line"), _count(grep.metadata.get("files", 0), "file")
-    return f'"{text}" occurs on {lines} in {files}:\n\n{_cut(grep.content.splitlines())}'
+    shown = _block(grep.content.splitlines()) if grep.metadata.get("matches") else grep.content
+    return f'"{text}" occurs on {lines} in {files}:\n\n{shown}'
 
 
 def _run(command: str) -> Script:
     bash = yield "bash", {"command": command, "timeout_s": COMMAND_S_MAX}
     code = bash.metadata.get("exit_code")
     output = bash.content.removesuffix(f"\n\nExit code {code}")
-    return f"`{command}` ended with exit code {code}:\n\n{_cut(output.splitlines(), from_end=True)}"
+    return f"`{command}` ended with exit code {code}:\n\n{_block(output.splitlines(), from_end=True)}"
 
 
 def _replace(old: str, new: str, path: str) -> Script:
     yield "view", {"path": path, "limit": LINES_MAX}  # the edit tool requires that the file was read
     edit = yield "edit", {"path": path, "old_string": old, "new_string": new, "replace_all": True}
-    diff = _cut(str(edit.metadata.get("diff", "")).rstrip("\n").split("\n"))
+    diff = _block(str(edit.metadata.get("diff", "")).rstrip("\n").split("\n"), "diff")
     summary, _, _ = edit.content.partition("\n")
     return f"{summary}\n\n{diff}\n\nUndo with: kedge sessions undo {edit.session_id}"
 
@@ -115,7 +118,16 @@ def _count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
-def _cut(lines: list[str], *, from_end: bool = False) -> str:
+def _block(lines: list[str], language: str = "", *, from_end: bool = False) -> str:
+    """Return the lines as a code block of Markdown, which no line of them can end."""
+    text = _cut(lines, from_end=from_end)
+    if not text:
+        return ""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _cut(lines: list[str], *, from_end: bool) -> str:
     rows = [line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}…" for line in lines]
     if len(lines) <= LINES_MAX:
         return "\n".join(rows)

@@ -50,6 +50,8 @@ def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_
     }
     if request.output_tokens_max is not None:
         body[limit_name] = request.output_tokens_max
+    if request.effort:
+        body["reasoning_effort"] = request.effort
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
     return body

@@ -89,7 +89,9 @@ def request_settings(library: Any, request: ModelRequest, kind: str) -> Any:
         settings["max_retries"] = 0
     if request.output_tokens_max is not None:
         settings["max_tokens"] = request.output_tokens_max
-    if request.thinking_tokens is not None:
+    if request.effort:
+        settings["thinking"] = request.effort
+    elif request.thinking_tokens is not None:
         budget = request.thinking_tokens
         settings["thinking"] = next((level for tokens, level in _LEVELS if budget <= tokens), "high")
     return library.settings.ModelSettings(**settings)

@@ -1,6 +1,8 @@
 """The ASGI application. Every request takes the same path, so no route can skip a check:
 
 authenticate -> find the route -> read the body, bounded -> decode -> call the handler -> encode the reply or the error
+
+A GET outside of /v1 returns a file of the web page, which is public.
 """
 
 from __future__ import annotations
@@ -8,27 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct
 
 from kedge.errors import (
+    Forbidden,
     Invalid,
     KedgeError,
     MethodNotAllowed,
     NotJson,
     RouteNotFound,
+    ServedElsewhere,
     ShuttingDown,
     StoreUnavailable,
     TooLarge,
     WrongType,
 )
-from kedge.server.auth import Gate, Headers
+from kedge.server.auth import OWNER, Asker, Gate, Headers
 from kedge.slices import in_slices
+from kedge.store.leases import NodeInfo
 from kedge.waiting import wait_uncancelled
 from kedge.wire.limits import ERROR_CHARS_MAX, SMALL_BODY_BYTES_MAX
 from kedge.wire.models import ErrorBody
@@ -69,6 +74,7 @@ class HttpRequest:
     scope: Scope
     receive: Receive
     send: Send
+    asker: Asker = OWNER
 
     def header(self, name: bytes) -> str | None:
         return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
@@ -105,6 +111,16 @@ class Raw(Struct, frozen=True):
 
     data: bytes
     media_type: str
+    status: int = 200
+    headers: Headers = []
+    cache: str = "no-store"
+
+
+class WithHeaders(Struct, frozen=True):
+    """A reply with further headers."""
+
+    body: Any
+    headers: Headers
 
 
 class Pieces(Struct, frozen=True):
@@ -144,16 +160,53 @@ def route(
     return Route(RouteSpec(method, path, summary, **more), handler, body_bytes_max)
 
 
+class Page(Protocol):
+    """The files of the web page."""
+
+    def may_have(self, path: str) -> bool:
+        """Return whether a file of the page can have this path. Its requests need no token."""
+
+    async def file(self, path: str, headers: Headers) -> Raw: ...
+
+
+class Cluster(Protocol):
+    """The other nodes, to which requests are forwarded (`server/forwarding.py`)."""
+
+    async def serving(self, spec: RouteSpec, path: dict[str, str]) -> NodeInfo | None:
+        """Return the other node that has to serve a request; None: this one."""
+        ...
+
+    async def named(self, name: str) -> NodeInfo:
+        """Return another live node."""
+        ...
+
+    async def forward(self, request: HttpRequest, node: NodeInfo, body: bytes) -> Streamed: ...
+
+    async def merged(self, request: HttpRequest, spec: RouteSpec, reply: Any) -> Any:
+        """Send a request to all other nodes, and return the reply with theirs."""
+        ...
+
+
+#: Refuses a request of a browser that concerns another session than the browser's.
+CheckSession = Callable[[HttpRequest, RouteSpec], Awaitable[None]]
+
+
 class App:
     def __init__(
         self,
         routes: list[Route],
         gate: Gate,
         is_closing: Callable[[], bool],
+        page: Page,
+        check_session: CheckSession,
         on_request: Callable[[], None] = lambda: None,
+        cluster: Cluster | None = None,
     ) -> None:
         self.routes = routes
+        self._cluster = cluster
         self._gate = gate
+        self._page = page
+        self._check_session = check_session
         self._is_closing = is_closing
         self._on_request = on_request
         self._tree: dict[str, Any] = {}
@@ -167,8 +220,12 @@ class App:
         if scope["type"] != "http":
             raise AssertionError(f"unexpected ASGI scope {scope['type']}")
         self._on_request()
+        with ExitStack() as connection:
+            await self._reply(scope, receive, send, connection)
+
+    async def _reply(self, scope: Scope, receive: Receive, send: Send, connection: ExitStack) -> None:
         try:
-            status, reply = await self._answer(scope, receive, send)
+            status, reply = await self._answer(scope, receive, send, connection)
             if isinstance(reply, Pieces):
                 request = HttpRequest({}, None, None, scope["headers"], scope, receive, send)
                 await _send_pieces(request, reply)
@@ -189,17 +246,32 @@ class App:
         if isinstance(reply, Streamed):
             return
         if isinstance(reply, Raw):
-            await _send(send, status, reply.data, reply.media_type)
+            await _send(send, status, reply.data, reply.media_type, reply.headers, reply.cache)
+        elif isinstance(reply, WithHeaders):
+            await _send(send, status, await _encoded(reply.body), "application/json", reply.headers)
         else:
             await _send(send, status, await _encoded(reply), "application/json")
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> tuple[int, Any]:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, connection: ExitStack) -> tuple[int, Any]:
         headers: Headers = scope["headers"]
+        if scope["method"] in ("GET", "HEAD") and self._page.may_have(scope["path"]):
+            self._gate.check_page_source(headers)
+            page = await self._page.file(scope["path"], headers)
+            return page.status, page
         match = self._find(scope["path"])
         route = match[0].get(scope["method"]) if match else None
-        # Authenticate before anything else. Of the route, only this is needed: whether it is the public one.
+        # Authenticate before anything else. Of the route, only its access is needed.
         public = route is not None and not route.spec.needs_token
-        self._gate.check(headers, local_socket=scope.get("kedge.local_socket", False), needs_token=not public)
+        spec = route.spec if route is not None else None
+        asker = self._gate.check(
+            headers,
+            local_socket=scope.get("kedge.local_socket", False),
+            spec=spec,
+            method=scope["method"],
+            target=target_of(scope),
+        )
+        if asker.browser is not None:
+            connection.enter_context(self._gate.browsers.in_use(asker.browser, scope["kedge.abort"]))
         if self._is_closing() and not public:
             raise _shutting_down()
         if match is None:
@@ -208,9 +280,24 @@ class App:
             allowed = tuple(sorted(match[0]))
             raise MethodNotAllowed(f"Method {scope['method']} is not allowed; use {' or '.join(allowed)}.", allowed)
         query = _query(scope["query_string"], route)
-        body = await _body(headers, receive, route)
-        request = HttpRequest(match[1], query, body, headers, scope, receive, send)
-        reply = await route.handler(request)
+        request = HttpRequest(match[1], query, None, headers, scope, receive, send, asker)
+        cluster = None if public or asker.node else self._cluster  # a request is forwarded once
+        if cluster is not None and (node := await cluster.serving(route.spec, match[1])):
+            _check_whole_server(asker)
+            return 200, await cluster.forward(request, node, await _read(receive, route.body_bytes_max))
+        request.body = await _body(headers, receive, route)
+        if asker.browser is not None and asker.browser.session_id:
+            await self._check_session(request, route.spec)
+        try:
+            reply = await route.handler(request)
+        except ServedElsewhere as error:
+            if cluster is None:
+                raise
+            _check_whole_server(asker)
+            data = b"" if request.body is None else _encode(request.body)
+            return 200, await cluster.forward(request, await cluster.named(error.node), data)
+        if cluster is not None and (route.spec.merged_by or route.spec.for_all_nodes):
+            reply = await cluster.merged(request, route.spec, reply)
         return (202, reply.body) if isinstance(reply, Accepted) else (route.spec.status, reply)
 
     def _find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
@@ -230,6 +317,18 @@ class App:
         any_route = next(iter(routes.values()))
         names = [part[1:-1] for part in any_route.spec.path.split("/") if part.startswith("{")]
         return routes, dict(zip(names, values, strict=True))
+
+
+def target_of(scope: Scope) -> str:
+    """Return path and query as they were sent. A simulated network has no raw path."""
+    path = scope.get("raw_path") or scope["path"].encode()
+    return bytes(path + b"?" + scope["query_string"] if scope["query_string"] else path).decode("latin-1")
+
+
+def _check_whole_server(asker: Asker) -> None:
+    """Refuse to forward requests of a browser that reaches one session: only the node of the session can check them."""
+    if asker.browser is not None and asker.browser.session_id:
+        raise Forbidden("Another node serves this session now. Get a new link from that node, with: kedge web")
 
 
 def _shutting_down() -> ShuttingDown:
@@ -346,15 +445,18 @@ async def _send_error(send: Send, error: KedgeError) -> None:
     await _send(send, error.status, body, "application/json", more)
 
 
-async def _send(send: Send, status: int, data: bytes, media_type: str, more: Headers | None = None) -> None:
-    headers = [*_headers(media_type), (b"content-length", b"%d" % len(data)), *(more or [])]
+async def _send(
+    send: Send, status: int, data: bytes, media_type: str, more: Headers | None = None, cache: str = "no-store"
+) -> None:
+    headers = [*_headers(media_type, cache), (b"content-length", b"%d" % len(data)), *(more or [])]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": data})
 
 
-def _headers(media_type: str) -> Headers:
+def _headers(media_type: str, cache: str = "no-store") -> Headers:
     return [
         (b"content-type", media_type.encode()),
-        (b"cache-control", b"no-store"),
+        (b"cache-control", cache.encode()),
         (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
     ]

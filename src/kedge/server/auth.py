@@ -1,4 +1,4 @@
-"""Authentication of requests: Host, Origin and token, checked before anything else."""
+"""Authentication of requests: Host, Origin, and token or browser, checked before anything else."""
 
 from __future__ import annotations
 
@@ -7,29 +7,103 @@ import ipaddress
 import os
 import re
 import secrets
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
 from kedge import paths
-from kedge.errors import BadConfig, BadHost, BadOrigin, Invalid, Unauthorized
+from kedge.errors import BadConfig, BadHost, BadOrigin, Forbidden, Invalid, Unauthorized
+from kedge.server.browsers import Browser, Browsers
+from kedge.wire.openapi import RouteSpec
 
 Headers = list[tuple[bytes, bytes]]
 
+#: The header of a browser's key.
+KEY_HEADER = b"x-kedge-key"
+#: Cookies of one name that are tried. Items.
+COOKIES_MAX = 5
+ONE_SESSION = "This browser has access to one session only."
 
-class Gate(Struct, frozen=True):
-    """The checks of one server."""
 
-    token: str
-    #: Further host names of this server, besides the loopback ones.
-    names: frozenset[str] = frozenset()
-    #: Other machines can reach this server: then any literal address is accepted as Host.
-    remote: bool = False
+class Asker(Struct, frozen=True):
+    """The sender of a request: a browser; or None for the owner, who has the local socket or the token."""
 
-    def check(self, headers: Headers, *, local_socket: bool, needs_token: bool) -> None:
+    browser: Browser | None = None
+    #: The node of the cluster that has checked the request and forwards it; empty: the request comes from a client.
+    node: str = ""
+
+
+OWNER = Asker()
+
+
+#: Returns the name of the node that has signed a request, from its Authorization, method and target.
+VerifyNode = Callable[[str, str, str], str]
+#: The scheme of such an Authorization.
+NODE_SCHEME = b"Kedge-Node "
+
+
+class Gate:
+    """The checks of one server. They alone decide who may use a route (`RouteSpec.access`, `RouteSpec.session`)."""
+
+    def __init__(
+        self,
+        token: str,
+        names: Iterable[str] = (),
+        *,
+        remote: bool = False,
+        browsers: Browsers | None = None,
+    ) -> None:
+        """`remote`: other machines can reach this server, so any literal address is accepted as Host."""
+        #: None: the server is not a node of a cluster.
+        self.verify_node: VerifyNode | None = None
+        self._token = token
+        #: Further host names of this server, besides the loopback ones.
+        self.names = set(names)
+        self._remote = remote
+        self.browsers = browsers or Browsers()
+
+    def check(
+        self, headers: Headers, *, local_socket: bool, spec: RouteSpec | None, method: str = "", target: str = ""
+    ) -> Asker:
+        """Return who sends the request. `spec` is None for a path that is not in the API."""
+        host = self.check_source(headers)
+        signatures = [value for name, value in headers if name == b"authorization" and value.startswith(NODE_SCHEME)]
+        if len(signatures) == 1 and self.verify_node is not None:
+            return Asker(node=self.verify_node(signatures[0].decode("latin-1"), method, target))
+        if local_socket or (spec is not None and not spec.needs_token):
+            return OWNER
+        if any(name == b"authorization" for name, _ in headers):
+            self._check_token(headers)
+            return OWNER
+        if not any(name in (b"cookie", KEY_HEADER) for name, _ in headers):
+            self._check_token(headers)  # raises
+        browser = self.browser(headers, host)
+        if browser is None:
+            raise Unauthorized("This browser has no access, or no longer. Get a new link with: kedge web")
+        if spec is not None:
+            _check_rights(spec, browser)
+        return Asker(browser)
+
+    def check_source(self, headers: Headers) -> str:
+        """Refuse foreign hosts and pages of other origins, and return the host."""
         host = self._check_host(headers)
         _check_origin(headers, host)
-        if needs_token and not local_socket:
-            self._check_token(headers)
+        return host
+
+    def check_page_source(self, headers: Headers) -> None:
+        """Check the source of a request for a file of the page. A link on another site may lead to the page: its files
+        contain no secret, and no site can read them or show them in a frame."""
+        if _is_navigation(headers):
+            headers = [(name, value) for name, value in headers if name != b"sec-fetch-site"]
+        self.check_source(headers)
+
+    def browser(self, headers: Headers, host: str) -> Browser | None:
+        """Return the browser that has sent both its cookie and its key."""
+        keys = [value.decode("latin-1") for name, value in headers if name == KEY_HEADER]
+        if len(keys) != 1:
+            return None
+        cookies = _cookies(headers, cookie_name(host))
+        return next((browser for cookie in cookies if (browser := self.browsers.find(cookie, keys[0]))), None)
 
     def _check_host(self, headers: Headers) -> str:
         """Refuse foreign names: in a DNS rebinding attack, the browser sends the name of the attacker's page."""
@@ -41,15 +115,37 @@ class Gate(Struct, frozen=True):
         if name in ("localhost", "kedge") or name.endswith(".localhost") or name in self.names:
             return host
         address = _address(name)
-        if address is not None and (address.is_loopback or self.remote):
+        if address is not None and (address.is_loopback or self._remote):
             return host
         raise BadHost("Unknown Host; use localhost or the address that the server listens on.")
 
     def _check_token(self, headers: Headers) -> None:
         values = [value for name, value in headers if name == b"authorization"]
-        expected = b"Bearer " + self.token.encode()
+        expected = b"Bearer " + self._token.encode()
         if len(values) != 1 or not hmac.compare_digest(values[0], expected):
             raise Unauthorized("Missing or wrong token; send Authorization: Bearer with the content of the token file.")
+
+
+def _check_rights(spec: RouteSpec, browser: Browser) -> None:
+    if spec.access == "owner":
+        raise Forbidden("No browser may do this. Use the command kedge on the machine of the server.")
+    if spec.access == "act" and browser.rights == "read_only":
+        raise Forbidden("This browser may only watch. Get a link with more rights with: kedge web")
+    if spec.session is None and browser.session_id:
+        raise Forbidden(ONE_SESSION)
+
+
+def cookie_name(host: str) -> str:
+    """Return the name of the cookie. Servers on several ports of one host share its cookies."""
+    match = _HOST.fullmatch(host)
+    return f"kedge_web_{match[3]}" if match is not None and match[3] else "kedge_web"
+
+
+def _cookies(headers: Headers, name: str) -> list[str]:
+    """Return the cookies of this name. A page on another port or path may have added some."""
+    lines = b";".join(value for header, value in headers if header == b"cookie").decode("latin-1").split(";")
+    pairs = (line.strip().partition("=") for line in lines)
+    return [value for key, _, value in pairs if key == name][:COOKIES_MAX]
 
 
 def _check_origin(headers: Headers, host: str) -> None:
@@ -62,8 +158,14 @@ def _check_origin(headers: Headers, host: str) -> None:
         raise BadOrigin("Requests from pages of another site are refused.")
 
 
+def _is_navigation(headers: Headers) -> bool:
+    """Return whether the browser opens a page in a tab, not in a frame and not for a script."""
+    purpose = [(name, value) for name, value in headers if name in (b"sec-fetch-mode", b"sec-fetch-dest")]
+    return sorted(purpose) == [(b"sec-fetch-dest", b"document"), (b"sec-fetch-mode", b"navigate")]
+
+
 #: A name or an address, optionally with a port.
-_HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([^:\[\]]+))(?::\d{0,5})?")
+_HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([^:\[\]]+))(?::(\d{0,5}))?")
 
 
 def _name_of(host: str) -> str:

@@ -9,8 +9,9 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from kedge.server.asgi import App
 from kedge.server.protocol import HttpProtocol
 from kedge.server.socket_watch import SocketWatch
 from kedge.server.sockets import socket_url
+from kedge.server.web_listeners import WebListeners
 
 log = logging.getLogger("kedge.server")
 
@@ -35,6 +37,8 @@ LAST_WRITE_S = 2.0
 #: Time for requests to end at the end of the server. Those that wait for their client end with its connection, after
 #: LAST_WRITE_S; this is for others. Seconds.
 REQUESTS_END_S = 4
+#: From the connect to the end of the TLS handshake. Seconds.
+HANDSHAKE_S_MAX = 10.0
 #: Open files to ask for: the event streams (2,000), as many other connections, and tools. A login shell often allows
 #: a process only 1,024. Items.
 OPEN_FILES = 8192
@@ -67,15 +71,25 @@ class HttpServer(uvicorn.Server):
 
     async def listen_again(self, path: Path, sock: socket.socket) -> None:
         """Listen on a socket that was bound again at this path, instead of the one that has lost its file."""
-        make_protocol = partial(
-            HttpProtocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        loop = asyncio.get_running_loop()
-        new = await loop.create_server(make_protocol, sock=sock, backlog=self.config.backlog)
+        new = await self._serve_on(sock, None)
         for server in [server for server in self.servers if any(_is_at(one, path) for one in server.sockets)]:
             self.servers.remove(server)
             server.close()
         self.servers.append(new)
+
+    async def listen_also(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Listen on a further socket, until the server ends."""
+        self.servers.append(await self._serve_on(sock, tls))
+
+    async def _serve_on(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
+        make_protocol = partial(
+            HttpProtocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        loop = asyncio.get_running_loop()
+        limit_s = HANDSHAKE_S_MAX if tls is not None else None
+        return await loop.create_server(
+            make_protocol, sock=sock, backlog=self.config.backlog, ssl=tls, ssl_handshake_timeout=limit_s
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -90,6 +104,7 @@ async def listen(
     watch: SocketWatch,
     stopping: asyncio.Event,
     exit_when_idle: bool,
+    web: WebListeners,
 ) -> None:
     """Serve until `stopping` is set, then close the engine and the connections."""
     HttpProtocol.connections_max = raise_nofile_limit()
@@ -123,9 +138,10 @@ async def listen(
         # One write: an unbuffered `print` makes two, and a kill between them would leave half a line.
         sys.stdout.write(f"listening on {socket_url(sock)}\n")
         sys.stdout.flush()
+    await web.start(server.listen_also)
     tasks = [loop.create_task(watch.run(server.listen_again))]
     if exit_when_idle:
-        tasks.append(loop.create_task(_stop_when_idle(engine, stopping)))
+        tasks.append(loop.create_task(_stop_when_idle(engine, stopping, lambda: web.is_needed)))
     await asyncio.wait({loop.create_task(stopping.wait()), serving}, return_when=asyncio.FIRST_COMPLETED)
     log.info("shutting down")
     await engine.close()
@@ -146,14 +162,14 @@ def _on_signal(stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-async def _stop_when_idle(engine: Engine, stopping: asyncio.Event) -> None:
+async def _stop_when_idle(engine: Engine, stopping: asyncio.Event, is_needed: Callable[[], bool]) -> None:
     limit_s = engine.config.server.idle_exit_s
     loop = asyncio.get_running_loop()
     started = loop.time()
     while True:
         since = engine.workspaces.idle_since
         idle_s = loop.time() - max(since, started) if since is not None else 0.0
-        if since is not None and idle_s >= limit_s and engine.refuse_new_if_unused():
+        if since is not None and idle_s >= limit_s and not is_needed() and engine.refuse_new_if_unused():
             log.info("idle for %g s", limit_s)
             stopping.set()
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from kedge.core.ids import check_run_id
 from kedge.core.records import Attachment, AttachmentContent, Prompt, RunOptions, attachment_digest
+from kedge.core.references import references_in
 from kedge.core.rule_mistakes import check_rules
 from kedge.engine.cancels import Cancelled
 from kedge.engine.engine import Engine
@@ -32,6 +34,8 @@ from kedge.wire.limits import (
 
 #: Content that is hashed on the event loop, in half a millisecond. Hashing in a thread does not block the loop. Bytes.
 HASHED_BYTES_MAX = 512 * 1024
+#: `/name`, with arguments or without. A further slash makes it a path.
+_COMMAND = re.compile(r"/[^\s/]+(?:\s|$)")
 
 
 class WaitQuery(Struct):
@@ -52,18 +56,24 @@ class AgentRoutes:
         if not body.session_id:
             raise Invalid("session_id is missing: send the session of this prompt.")
         text = _prompt_text(body.prompt)
+        command = text if body.expand and _COMMAND.match(text) else ""
+        if body.expand and text.startswith("//"):
+            text = text[1:]
         attachments, contents = await _attachments(body.attachments or [])
         await self._engine.modes.check(workspace, body.mode)
-        run = await self._engine.submit(
+        references = references_in(text) if body.expand else ()
+        submitting = self._engine.submit(
             workspace,
             body.session_id,
-            Prompt(text, attachments),
+            Prompt(text, attachments, command=command, references=references),
             _options(body),
             check_run_id(body.run_id) if body.run_id else None,
             body.when_busy,
             contents,
         )
-        return receipt(run)
+        # A server of others may be asked first. Nothing is accepted if the client disconnects meanwhile.
+        waits_for_others = bool(command or references)
+        return receipt(await (request.while_connected(submitting) if waits_for_others else submitting))
 
     async def cancel(self, request: HttpRequest) -> m.CancelReply | Accepted:
         return _cancel_reply(await self._engine.cancel(self._workspace(request), request.path["sid"]))
@@ -138,6 +148,7 @@ class AgentRoutes:
                 reply=m.Receipt,
                 status=202,
                 body_bytes_max=BODY_BYTES_MAX,
+                declared_session="body",
             ),
             route(
                 "POST",

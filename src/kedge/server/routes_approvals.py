@@ -10,22 +10,24 @@ from kedge.engine.workspace import Workspace
 from kedge.errors import Invalid
 from kedge.server.asgi import HttpRequest, Route, route
 from kedge.server.routes_workspaces import ClientQuery, check_text
+from kedge.server.session_scope import SessionScope
 from kedge.wire import models as m
 from kedge.wire.codec import ask_body
 from kedge.wire.limits import CHANGED_FILES_MAX
 
 
 class ApprovalRoutes:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, scope: SessionScope) -> None:
         self._engine = engine
+        self._scope = scope
 
     async def pending(self, request: HttpRequest) -> list[m.PermissionRequest]:
-        asks = await self._engine.asks.pending(self._workspace(request))
+        asks = await self._scope.visible_asks(request, self._workspace(request))
         bodies = (ask_body(ask) for ask in asks)
         return [body for body in bodies if isinstance(body, m.PermissionRequest)]
 
     async def questions(self, request: HttpRequest) -> list[m.QuestionBatch]:
-        asks = await self._engine.asks.pending(self._workspace(request))
+        asks = await self._scope.visible_asks(request, self._workspace(request))
         bodies = (ask_body(ask) for ask in asks)
         return [body for body in bodies if isinstance(body, m.QuestionBatch)]
 
@@ -84,7 +86,14 @@ class ApprovalRoutes:
         permissions, questions = f"{workspace}/permissions", f"{workspace}/questions"
         pending, batches, grants = list[m.PermissionRequest], list[m.QuestionBatch], list[m.GrantBody]
         return [
-            route("GET", permissions, self.pending, "List the pending approvals", reply=pending),
+            route(
+                "GET",
+                permissions,
+                self.pending,
+                "List the pending approvals",
+                reply=pending,
+                declared_session="listed",
+            ),
             route(
                 "POST",
                 f"{permissions}/grant",
@@ -93,10 +102,18 @@ class ApprovalRoutes:
                 body=m.GrantPermission,
                 query=ClientQuery,
                 reply=m.Resolved,
+                declared_session="ask",
             ),
             route("GET", f"{permissions}/grants", self.grants, "List the grants", reply=grants),
             route("DELETE", f"{permissions}/grants/{{grant_id}}", self.revoke, "Revoke a grant", reply=m.Ok),
-            route("GET", questions, self.questions, "List the pending questions", reply=batches),
+            route(
+                "GET",
+                questions,
+                self.questions,
+                "List the pending questions",
+                reply=batches,
+                declared_session="listed",
+            ),
             route(
                 "POST",
                 f"{questions}/answer",
@@ -105,6 +122,7 @@ class ApprovalRoutes:
                 body=m.AnswerQuestions,
                 query=ClientQuery,
                 reply=m.Resolved,
+                declared_session="ask",
             ),
             route(
                 "POST",
@@ -114,6 +132,7 @@ class ApprovalRoutes:
                 body=m.CancelQuestions,
                 query=ClientQuery,
                 reply=m.Resolved,
+                declared_session="ask",
             ),
             route(
                 "GET",

@@ -26,7 +26,7 @@ class ReversalRoutes:
         workspace = self._workspace(request)
         rewound = await self._engine.rewind.rewind(workspace, request.path["sid"], body.message_id, body.scope)
         return m.RewindReply(
-            prompt=rewound.prompt.text,
+            prompt=rewound.prompt.typed,
             attachments=[
                 m.RewoundFile(file_path=file.file_path, mime_type=file.mime_type) for file in rewound.prompt.attachments
             ],

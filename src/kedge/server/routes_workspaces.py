@@ -39,6 +39,8 @@ class KnownQuery(Struct):
 
 class MessagesQuery(Struct):
     after: str | None = None
+    #: Instead of `after`: those directly before this message; empty: the last ones.
+    before: str | None = None
     limit: PageLimit = PAGE_ITEMS_MAX
 
 
@@ -51,6 +53,14 @@ class SessionsQuery(Struct):
 class SearchQuery(Struct):
     q: str = ""
     limit: PageLimit = 50
+
+
+#: Longer than any partial name that has a match: a path has at most 4,096 bytes. Characters.
+PARTIAL_NAME_CHARS_MAX = 4_096
+
+
+class FileNamesQuery(Struct):
+    q: Annotated[str, Meta(max_length=PARTIAL_NAME_CHARS_MAX)] = ""
 
 
 class ExportQuery(Struct):
@@ -71,10 +81,10 @@ class WorkspaceRoutes:
             raise Invalid("path is missing: send the directory to open.")
         if self._engine.is_closing:
             raise ShuttingDown("The server is shutting down; try again in a moment.")
-        return self._body(await self._engine.workspaces.open(check_text(body.path, "path"), client_id))
+        return self.body(await self._engine.workspaces.open(check_text(body.path, "path"), client_id))
 
     async def all(self, request: HttpRequest) -> list[m.WorkspaceBody]:
-        return [self._body(workspace) for workspace in self._engine.workspaces.all()]
+        return [self.body(workspace) for workspace in self._engine.workspaces.all()]
 
     async def known(self, request: HttpRequest) -> list[m.KnownWorkspaceBody]:
         query: KnownQuery = request.query
@@ -97,7 +107,7 @@ class WorkspaceRoutes:
         return m.Ok()
 
     async def get(self, request: HttpRequest) -> m.WorkspaceBody:
-        return self._body(self._workspace(request))
+        return self.body(self._workspace(request))
 
     async def release(self, request: HttpRequest) -> m.Ok:
         self._engine.workspaces.release(request.path["id"], check_client_id(request.query.client_id))
@@ -121,9 +131,13 @@ class WorkspaceRoutes:
         await workspace.reload_config()
         return [_model(offer) for offer in list_models(workspace.config)[-MODELS_MAX:]]
 
+    async def file_names(self, request: HttpRequest) -> list[str]:
+        work = self._engine.file_names.matching(self._workspace(request), request.query.q)
+        return await request.while_connected(work)
+
     async def search(self, request: HttpRequest) -> list[m.SearchHitBody]:
         query: SearchQuery = request.query
-        hits = await self._engine.search(self._workspace(request), check_text(query.q, "q"), query.limit)
+        hits = await self._engine.reports.search(self._workspace(request), check_text(query.q, "q"), query.limit)
         return [
             m.SearchHitBody(
                 session_id=hit.session_id, message_id=hit.message_id, session_title=title, snippet=hit.snippet
@@ -155,12 +169,13 @@ class WorkspaceRoutes:
         title = None if body.title is None else _check_title(body.title)
         model = None if body.model is None else check_text(body.model, "model")
         session_id = request.path["sid"]
-        if title is None and model is None and body.mode is None:
-            raise WrongType("Nothing to change: send title, model or mode.")
+        has_text = title is not None or model is not None or body.effort is not None
+        if not has_text and body.mode is None:
+            raise WrongType("Nothing to change: send title, model, effort or mode.")
         if body.mode is not None:
             changed = await self._engine.modes.switch(workspace, session_id, body.mode, request.query.client_id)
-        if title is not None or model is not None:
-            changed = await self._engine.change_session(workspace, session_id, title, model)
+        if has_text:
+            changed = await self._engine.change_session(workspace, session_id, title, model, body.effort)
         return session_body(workspace.view(changed))
 
     async def delete_session(self, request: HttpRequest) -> m.Ok:
@@ -171,7 +186,11 @@ class WorkspaceRoutes:
         query: MessagesQuery = request.query
         workspace = self._workspace(request)
         session_id = request.path["sid"]
-        messages = await self._engine.messages(workspace, session_id, query.after, query.limit, PAGE_BYTES_MAX)
+        if query.after is not None and query.before is not None:
+            raise Invalid("Send after or before, not both.")
+        messages = await self._engine.messages(
+            workspace, session_id, query.after, query.limit, PAGE_BYTES_MAX, query.before
+        )
         return map(message_body, messages)
 
     async def fork(self, request: HttpRequest) -> m.SessionBody:
@@ -208,7 +227,7 @@ class WorkspaceRoutes:
     def _workspace(self, request: HttpRequest) -> Workspace:
         return self._engine.workspaces.get(request.path["id"])
 
-    def _body(self, workspace: Workspace) -> m.WorkspaceBody:
+    def body(self, workspace: Workspace) -> m.WorkspaceBody:
         return m.WorkspaceBody(
             id=workspace.id,
             path=workspace.record.path,
@@ -224,7 +243,7 @@ class WorkspaceRoutes:
         workspaces, messages, models = list[m.WorkspaceBody], list[m.MessageBody], list[m.ModelBody]
         return [
             route("POST", all_, self.create, "Open a workspace", body=m.CreateWorkspace, reply=m.WorkspaceBody),
-            route("GET", all_, self.all, "List the open workspaces", reply=workspaces),
+            route("GET", all_, self.all, "List the open workspaces", reply=workspaces, merged_by="id"),
             route(
                 "GET",
                 "/known-workspaces",
@@ -250,7 +269,24 @@ class WorkspaceRoutes:
             route(
                 "GET", f"{one}/config", self.config, "Return the configuration, without secrets", reply=dict[str, Any]
             ),
-            route("GET", f"{one}/models", self.models, "List the available models", reply=models),
+            route(
+                "GET",
+                f"{one}/models",
+                self.models,
+                "List the available models",
+                reply=models,
+                declared_session="workspace",
+            ),
+            route(
+                "GET",
+                f"{one}/file-names",
+                self.file_names,
+                "List the files whose names contain all letters of a partial name, at most 50",
+                query=FileNamesQuery,
+                reply=list[str],
+                declared_access="act",
+                declared_session="workspace",
+            ),
             route(
                 "GET",
                 f"{one}/search",
@@ -273,7 +309,7 @@ class WorkspaceRoutes:
                 "PUT",
                 session,
                 self.change_session,
-                "Change the title, the model or the mode of a session",
+                "Change the title, the model, the effort or the mode of a session",
                 body=m.UpdateSession,
                 query=ClientQuery,
                 reply=m.SessionBody,

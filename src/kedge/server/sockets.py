@@ -23,7 +23,7 @@ def bind(host: str, allow_remote: bool) -> socket.socket:
     if url.scheme == "unix":
         return bind_unix(Path(host.removeprefix("unix://")))
     if url.scheme == "tcp" and url.hostname is not None:
-        return _bind_tcp(url.hostname, url.port or 0, allow_remote)
+        return bind_tcp(url.hostname, url.port or 0, allow_remote)
     raise Invalid(f"{host} is not a valid address. Use unix:///path.sock or tcp://127.0.0.1:PORT.")
 
 
@@ -66,7 +66,7 @@ def _is_alive(path: Path) -> bool:
     return True
 
 
-def _bind_tcp(name: str, port: int, allow_remote: bool) -> socket.socket:
+def bind_tcp(name: str, port: int, allow_remote: bool) -> socket.socket:
     literal = "127.0.0.1" if name == "localhost" else name
     try:
         address = ip_address(literal)

@@ -7,6 +7,8 @@ import logging
 import os
 import socket
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from kedge import paths
 from kedge.agent.assembly import make_engine
 from kedge.agent.model_choice import Models, needs_tls
 from kedge.agent.system_prompt import WrittenPrompts
+from kedge.config.plugins import PluginStore
 from kedge.config.reload import UserConfig, WorkspaceConfig
 from kedge.config.schema import Config
 from kedge.config.trust import FILE_NAME as TRUST_FILE
@@ -21,18 +24,22 @@ from kedge.config.trust import TrustList
 from kedge.engine.engine import Engine
 from kedge.engine.sandbox import OwnFiles
 from kedge.engine.tool_processes import WardenMachine
-from kedge.errors import BadConfig, KedgeError
+from kedge.engine.workspace import Workspace
+from kedge.errors import BadConfig, KedgeError, StoreUnavailable
+from kedge.extensions.part import ExtensionHost, HookErrors
+from kedge.extensions.workspace_extensions import WorkspaceExtensions
 from kedge.server.auth import Gate, make_token, write_token
+from kedge.server.browsers import FILE_NAME as BROWSERS_FILE
+from kedge.server.browsers import Browsers
 from kedge.server.http_server import BACKLOG, listen
 from kedge.server.log import flush_log, start_log
+from kedge.server.membership import RESTARTED, NodeOptions, host_id, open_store, url_of
 from kedge.server.routes import make_app
 from kedge.server.socket_watch import SocketWatch
 from kedge.server.sockets import bind, socket_files, socket_paths, unlink_sockets
 from kedge.server.system import RandomIds, SystemClock
 from kedge.server.watchdog import Watchdog
-from kedge.store.base import Store
-from kedge.store.memory import MemoryStore
-from kedge.store.sqlite import SqliteStore
+from kedge.server.web_listeners import WebListeners
 from kedge.tools.registry import all_tools
 from kedge.warden.warden import Warden
 from kedge.wire import frames
@@ -42,6 +49,9 @@ log = logging.getLogger("kedge.server")
 #: The time after which a busy thread releases the interpreter lock. The default is five times as long, and with several
 #: busy tool threads the event loop would wait for each of them. Seconds.
 SWITCH_S = 0.001
+
+#: The pause between two attempts of a restarted node to open its store. Seconds.
+STORE_AGAIN_S = 1.0
 
 #: The time between two passes that forget workspaces. Seconds.
 FORGET_EACH_S = 3600.0
@@ -54,21 +64,33 @@ def serve(
     store: str | None = None,
     allow_remote: bool = False,
     exit_when_idle: bool = False,
+    node: str = "",
+    node_url: str = "",
+    roots: tuple[str, ...] = (),
+    lease_s: float = 0.0,
 ) -> int:
     """Run a server until it is stopped, and return the exit code."""
     sys.setswitchinterval(SWITCH_S)
     if data_dir:
         os.environ["KEDGE_DATA_DIR"] = str(Path(data_dir).absolute())
     start_log()
+    options = NodeOptions(node, node_url, roots, lease_s)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(hosts or [paths.default_host()], store, allow_remote, exit_when_idle))
+        while True:
+            try:
+                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                    runner.run(_serve(hosts or [paths.default_host()], store, allow_remote, exit_when_idle, options))
+                return 0
+            except StoreUnavailable as error:
+                if RESTARTED not in os.environ:
+                    raise
+                log.warning("waiting for the store: %s", error)
+                time.sleep(STORE_AGAIN_S)
     except (KedgeError, OSError) as error:
         print(f"kedge: {error}", file=sys.stderr)
         return 1
     finally:
         flush_log()
-    return 0
 
 
 def _loop_factory() -> Any:
@@ -79,36 +101,50 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, exit_when_idle: bool) -> None:
-    user = UserConfig(paths.config_file())
-    config, trust = user.config, TrustList(paths.data_dir() / TRUST_FILE)
+async def _serve(
+    hosts: list[str], store_url: str | None, allow_remote: bool, exit_when_idle: bool, node: NodeOptions
+) -> None:
+    user = UserConfig(paths.config_file(), PluginStore(paths.config_file().parent, paths.data_dir()))
+    config, trust, hook_errors = user.config, TrustList(paths.data_dir() / TRUST_FILE), HookErrors()
     models = Models()
     clock = SystemClock()
+    guarded = (paths.config_file(), paths.data_dir(), paths.runtime_dir())
+    machine = WardenMachine(Warden(), _own_files(hosts))
+    store, member = open_store(store_url, node)
+
     engine = make_engine(
-        _store(store_url),
+        store,
         clock,
         RandomIds(),
         frames,
         models,
         config,
-        tools=all_tools((paths.config_file(), paths.data_dir(), paths.runtime_dir())),
-        machine=WardenMachine(Warden(), _own_files(hosts)),
+        tools=all_tools(guarded),
+        machine=machine,
         prompts=WrittenPrompts(clock.today, paths.config_file().parent),
         make_source=lambda path, strict: WorkspaceConfig(user, path, trust, strict=strict),
+        make_extensions=partial(_extensions, machine, trust, guarded, hook_errors),
+        placement=member.placement if member else None,
     )
     token = make_token()
-    gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
+    browsers = Browsers(paths.data_dir() / BROWSERS_FILE)
+    names = [socket.gethostname().lower()] if allow_remote else []
+    gate = Gate(token, names, remote=allow_remote, browsers=browsers)
+    cluster = member.join(engine, machine, gate) if member else None
     stopping = asyncio.Event()
     watchdog = Watchdog(lambda: engine.is_busy)
-    app = make_app(engine, gate, str(paths.data_dir()), stopping.set, watchdog)
     sockets: list[socket.socket] = []
+    web = WebListeners(gate, sockets)
+    app = make_app(engine, gate, str(paths.data_dir()), stopping.set, watchdog, web.listen, cluster)
 
-    def bind_sockets() -> None:
+    async def bind_sockets() -> None:
         sockets.extend(bind(host, allow_remote) for host in hosts)
         for sock in sockets:
             sock.listen(BACKLOG)
         if any(sock.family != socket.AF_UNIX for sock in sockets):
             write_token(token)
+        if cluster is not None:
+            await cluster.node.start(url_of(sockets), host_id(paths.data_dir()))
 
     # Store, sockets, Runs, in this order. The lock of the store makes this the only server of the data directory, and a
     # server that cannot listen must not resume Runs that it would have to interrupt. Runs are recovered while requests
@@ -119,13 +155,36 @@ async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, ex
     upkeep = asyncio.create_task(_upkeep(engine))
     watchdog.start()
     try:
-        await listen(app, engine, sockets, watch, stopping, exit_when_idle)
+        await listen(app, engine, sockets, watch, stopping, exit_when_idle, web)
     finally:
         unlink_sockets(watch.files)
         upkeep.cancel()
         await warm_up
         await engine.close()
+        await browsers.close()
         watchdog.close()
+
+
+def _extensions(
+    machine: WardenMachine,
+    trust: TrustList,
+    guarded: tuple[Path, ...],
+    hook_errors: HookErrors,
+    workspace: Workspace,
+) -> WorkspaceExtensions:
+    feed, files = workspace.feed, workspace.files
+    host = ExtensionHost(
+        root=workspace.root,
+        files=files,
+        processes=lambda: machine.processes(workspace.config, workspace.record.path, files),
+        announce=lambda state: feed.announce(frames.extension(state), to_later=False),
+        config_dir=paths.config_file().parent,
+        data_dir=paths.data_dir(),
+        trust=trust,
+        guarded=guarded,
+        hook_errors=hook_errors,
+    )
+    return WorkspaceExtensions(host)
 
 
 async def _upkeep(engine: Engine) -> None:
@@ -146,17 +205,6 @@ async def _warm_up(models: Models, config: Config) -> None:
             await models.pool(tls=tls)
         except BadConfig as error:
             log.warning("%s", error)  # a request to such a model fails with the same error
-
-
-def _store(url: str | None) -> Store:
-    url = url or os.environ.get("KEDGE_STORE") or ""
-    if url == "memory:":
-        return MemoryStore()
-    if not url:
-        return SqliteStore(paths.data_dir())
-    if url.startswith("sqlite://"):
-        return SqliteStore(Path(url.removeprefix("sqlite://")))
-    raise BadConfig(f"Unknown store {url}; use sqlite:///directory or memory:")
 
 
 def _own_files(hosts: list[str]) -> OwnFiles:

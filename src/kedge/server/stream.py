@@ -24,6 +24,7 @@ _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
 ]
 #: The largest Position that a client may send: every JSON parser reads integers up to this one exactly.
 _POSITION_MAX = 2**53
@@ -101,6 +102,7 @@ class EventRoutes:
                 "Stream the events of a workspace",
                 query=EventsQuery,
                 media_type="text/event-stream",
+                declared_session="query",
             )
         ]
 

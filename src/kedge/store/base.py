@@ -13,12 +13,16 @@
 - The content of an attachment is stored once in a workspace, however many prompts and messages name its digest. It is
   kept as long as a session has, or had, a Run or message that names it, and is removed with the last such session. A
   record that names a digest without a content raises `VersionConflict`.
+- A Write with the RunEnded of a Run and its record stores the facts of that Run, for statistics. They are kept when the
+  session is deleted, and removed with the workspace. Of all workspaces together the latest FACTS_MAX are kept.
 - Storing a streamed message takes time linear in its length: tails are added as they arrive, and replaced when the
   complete message is stored.
 - Long work is done in slices, between which other Writes happen: `copy_messages` and `reclaim` return after a slice.
   What is copied but not complete, or deleted but not removed, is invisible to every read.
 - Values that no store can hold (a lone surrogate, a number that is not finite) raise `WrongType`.
 - An error of the system or the database is `StoreUnavailable`: the Write may have happened, and the caller reads again.
+- Several stores may be open on one PostgreSQL database. A change of a workspace that another node serves raises
+  `LeaseLost` (`leases`).
 
 A Write that raises anything but `StoreUnavailable` changes nothing.
 """
@@ -32,7 +36,17 @@ from msgspec import Struct
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import Event
-from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.records import (
+    EVERY_RUN,
+    AttachmentContent,
+    FileVersion,
+    LaneRecord,
+    RunRecord,
+    RunSpan,
+    SessionRecord,
+    WorkspaceRecord,
+)
+from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message, Tail
 
 
@@ -197,10 +211,19 @@ class Store(Protocol):
         """Return the content, checked against its digest. StoreDamaged if it is missing or differs."""
         ...
 
-    async def runs(self, session_id: str, limit: int, bytes_max: int | None = None) -> list[RunRecord]:
-        """Return the last `limit` Runs in ascending order of seq.
+    async def runs(
+        self, session_id: str, limit: int, bytes_max: int | None = None, within: RunSpan = EVERY_RUN
+    ) -> list[RunRecord]:
+        """Return the last `limit` Runs in this span, in ascending order of seq.
 
         The first is the one with which they have `bytes_max` bytes, as stored: one Run at least."""
+        ...
+
+    async def run_facts(
+        self, after: int, limit: int, since: int, until: int, workspace_id: str | None = None
+    ) -> tuple[list[RunFacts], int]:
+        """Return facts of Runs that ended at `since` or later and before `until`, in the order in which they were
+        stored, and the number to continue after; 0: there are no more. Begin with 0."""
         ...
 
     async def live_runs(self, workspace_id: str) -> list[RunRecord]:
@@ -210,12 +233,19 @@ class Store(Protocol):
         ...
 
     async def messages(
-        self, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
+        self,
+        session_id: str,
+        after: str | None,
+        limit: int,
+        bytes_max: int | None = None,
+        before: str | None = None,
+        run_id: str | None = None,
     ) -> list[Message]:
-        """Return messages with their tails, in the order of their first Write; `after` excludes that message and the
-        earlier ones. MessageNotFound if the session does not hold it.
+        """Return messages with their tails, of one Run or of all, in the order of their first Write; `after` excludes
+        that message and the earlier ones. MessageNotFound if the session does not hold it.
 
-        The last message is the one with which their encoded parts have `bytes_max` bytes: one message at least."""
+        With `before` instead, it returns those directly before that message; if it is empty, the last ones.
+        `bytes_max` ends a page early: with the message with which their encoded parts have as many bytes."""
         ...
 
     async def last_messages(self, session_id: str, limit: int, first: str = "") -> list[Message]:

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from kedge.core.approvals import Ask, Grant
-from kedge.core.events import EVENT_TYPES, Event, RetryReported
+from kedge.core.events import EVENT_TYPES, Event, RetryReported, RunEnded
 from kedge.core.records import FileVersion, Prompt, RunRecord, SessionRecord, attachment_digest
+from kedge.core.run_facts import RunFacts, facts_of
 from kedge.core.transcript import PART_TYPES, AttachedFile, Message, Part, Tail, ToolResult, with_tails
 from kedge.errors import (
     RESTORE_BACKUP,
@@ -57,6 +58,7 @@ _prompt_decoder = msgspec.json.Decoder(Prompt)
 _ask_decoder = msgspec.json.Decoder(Ask)
 _grant_decoder = msgspec.json.Decoder(Grant)
 _file_decoder = msgspec.json.Decoder(FileVersion)
+_facts_decoder = msgspec.json.Decoder(RunFacts)
 _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
 #: The prompt is stored separately: it may have a megabyte, and does not change while the Run changes in each Step.
@@ -178,7 +180,7 @@ def decode_session(data: bytes) -> SessionRecord:
 
 def encode_run(run: RunRecord, position: int) -> bytes:
     """Encode the record, with this position and without its prompt."""
-    _check_finite(run.usage.cost_usd, run.options.timeout_s, run.options.budget_usd)
+    _check_finite(run.usage.cost_usd, run.child_usage.cost_usd, run.options.timeout_s, run.options.budget_usd)
     body = {name: getattr(run, name) for name in _RUN_FIELDS}
     body["position"] = position
     return _encode(body)
@@ -216,6 +218,14 @@ def encode_file(version: FileVersion) -> bytes:
 
 def decode_file(body: bytes) -> FileVersion:
     return _decode(_file_decoder, body, "the record of a file version")
+
+
+def encode_facts(facts: RunFacts) -> bytes:
+    return _encode(facts)
+
+
+def decode_facts(body: bytes) -> RunFacts:
+    return _decode(_facts_decoder, body, "the facts of a Run")
 
 
 def _convert(fields: dict[str, Any], kind: type[T], what: str) -> T:
@@ -345,6 +355,13 @@ def check_texts(texts: Iterable[str]) -> None:
 def accepted_positions(rows: list[LogRow]) -> dict[tuple[str, str], int]:
     """Map (session_id, run_id) to the Position of the RunAccepted in this Write."""
     return {(row.session_id, row.run_id): row.position for row in rows if row.kind == "RunAccepted" and row.run_id}
+
+
+def ended_facts(write: Write) -> list[RunFacts]:
+    """Return the facts of the Runs that this Write ends. A Run ends once, so it is counted once."""
+    records = {(run.session_id, run.run_id): run for run in write.runs}
+    ends = [(session_id, event) for session_id, event in write.events if isinstance(event, RunEnded)]
+    return [facts_of(run, event) for session_id, event in ends if (run := records.get((session_id, event.run_id)))]
 
 
 # Errors with the same text in all stores.

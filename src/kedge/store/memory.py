@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
-from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.records import EVERY_RUN, FileVersion, LaneRecord, RunRecord, RunSpan, SessionRecord, WorkspaceRecord
+from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message, Tail
 from kedge.errors import StoreUnavailable
-from kedge.store import codec, memory_files, memory_removal, search_tokens
+from kedge.store import codec, memory_checks, memory_files, memory_removal, memory_reports
 from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
+from kedge.store.memory_leases import MemoryLeases, StoredLease, StoredNode
+from kedge.store.memory_reports import by_seq, is_within, run_bytes
 
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message, or the digest of an attachment
 Owned = Ask | Grant  # belong to a session, but have globally unique ids
@@ -70,25 +73,37 @@ class MemoryData:
     originals: dict[str, bytes] = field(default_factory=dict)  # by version id
     attachments: dict[Key, bytes] = field(default_factory=dict)  # by digest
     attachment_uses: set[tuple[str, str, str]] = field(default_factory=set)  # workspace_id, session_id, digest
-    #: The only store that may use it: one from before a simulated crash must not write any more.
+    facts: dict[int, RunFacts] = field(default_factory=dict)  # by ordinal, in the order in which they were stored
+    nodes: dict[str, StoredNode] = field(default_factory=dict)  # by name
+    leases: dict[str, StoredLease] = field(default_factory=dict)  # by workspace_id
+    #: The stores with leases that are open: the fence decides what each of them may write.
+    shared_by: set[MemoryStore] = field(default_factory=set)
+    #: The only other store that may use it: one from before a simulated crash must not write any more.
     owner: MemoryStore | None = None
 
 
 class MemoryStore:
-    def __init__(self, data: MemoryData | None = None) -> None:
+    """`leases`: those of its node, if several stores are open on the same data."""
+
+    def __init__(self, data: MemoryData | None = None, leases: MemoryLeases | None = None) -> None:
         self.data = data or MemoryData()
+        self.leases = leases
 
     def reopened(self) -> MemoryStore:
         """Return another store with the same data, as a new process would. Opening it disables this one."""
         return MemoryStore(self.data)
 
     async def open(self) -> None:
+        if self.leases is not None:
+            self.data.shared_by.add(self)
+            return
         self.data.owner = self
         self.data.abandoned |= self.data.copies.keys()
 
     async def close(self) -> None:
         # Queued Writes happen first.
         await asyncio.sleep(0)
+        self.data.shared_by.discard(self)
         if self.data.owner is self:
             self.data.owner = None
 
@@ -114,11 +129,11 @@ class MemoryStore:
     def _append(self, write: Write) -> int:
         data = self._own_data()
         codec.check_write(write)
-        log = self._log(write.workspace_id)
+        log = self._writable(write.workspace_id)
         rows = codec.log_rows(write, log.head, log.head_hash)
         positions = codec.accepted_positions(rows)
         runs = [replace(run, position=positions.get((run.session_id, run.run_id), run.position)) for run in write.runs]
-        _check(data, log, write, rows, runs)
+        memory_checks.check(data, log, write, rows, runs)
         # Nothing below can fail: a Write is atomic.
         log.rows += rows
         log.ended |= {(row.session_id, row.run_id) for row in rows if row.kind == "RunEnded"}
@@ -131,6 +146,7 @@ class MemoryStore:
             data.attachments.setdefault((write.workspace_id, content.digest), content.data)
         for run in runs:
             _put_run(data, run)
+        memory_reports.add_facts(data, codec.ended_facts(write))
         for message in write.messages:
             _put_message(data, write.workspace_id, message)
         records: tuple[RunRecord | Message, ...] = (*runs, *write.messages)
@@ -166,7 +182,7 @@ class MemoryStore:
         return bounds
 
     async def trim(self, workspace_id: str, keep: int) -> None:
-        log = self._log(workspace_id)
+        log = self._writable(workspace_id)
         count = len(log.rows) - max(keep, 0)
         if count > 0:
             removed, log.rows = log.rows[:count], log.rows[count:]
@@ -209,12 +225,14 @@ class MemoryStore:
         return result
 
     async def remove_workspace(self, workspace_id: str) -> None:
-        self._log(workspace_id)
+        self._writable(workspace_id)
         data = self._own_data()
         for session in [one for one in data.sessions.values() if one.workspace_id == workspace_id]:
             memory_removal.delete_session(data, workspace_id, session.id)
         memory_removal.forget(data.grants, workspace_id, "")
+        memory_reports.remove_facts(data, workspace_id)
         del data.logs[workspace_id]
+        data.leases.pop(workspace_id, None)
         await asyncio.sleep(0)
 
     async def purge(self) -> bool:
@@ -250,7 +268,7 @@ class MemoryStore:
     async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
         data = self._own_data()
         _, lane = data.lanes.get(session_id, ("", LaneRecord(session_id)))
-        live = _by_seq(run for run in data.live.values() if run.session_id == session_id)
+        live = by_seq(run for run in data.live.values() if run.session_id == session_id)
         await asyncio.sleep(0)
         return lane, live
 
@@ -264,27 +282,37 @@ class MemoryStore:
         await asyncio.sleep(0)
         return codec.check_attachment(workspace_id, digest, data)
 
-    async def runs(self, session_id: str, limit: int, bytes_max: int | None = None) -> list[RunRecord]:
-        result = _by_seq(run for run in self._own_data().runs.values() if run.session_id == session_id)
+    async def runs(
+        self, session_id: str, limit: int, bytes_max: int | None = None, within: RunSpan = EVERY_RUN
+    ) -> list[RunRecord]:
+        runs = (run for run in self._own_data().runs.values() if run.session_id == session_id)
+        result = by_seq(run for run in runs if is_within(run, within))
         await asyncio.sleep(0)
-        return codec.page(result[::-1][: max(limit, 0)], _run_bytes, bytes_max)[::-1]
+        return codec.page(result[::-1][: max(limit, 0)], run_bytes, bytes_max)[::-1]
+
+    async def run_facts(
+        self, after: int, limit: int, since: int, until: int, workspace_id: str | None = None
+    ) -> tuple[list[RunFacts], int]:
+        result = memory_reports.facts_page(self._own_data(), after, limit, since, until, workspace_id)
+        await asyncio.sleep(0)
+        return result
 
     async def live_runs(self, workspace_id: str) -> list[RunRecord]:
-        live = _by_seq(run for run in self._own_data().live.values() if run.workspace_id == workspace_id)
+        live = by_seq(run for run in self._own_data().live.values() if run.workspace_id == workspace_id)
         live.sort(key=lambda run: run.session_id)
         await asyncio.sleep(0)
         return live
 
     async def messages(
-        self, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
+        self,
+        session_id: str,
+        after: str | None,
+        limit: int,
+        bytes_max: int | None = None,
+        before: str | None = None,
+        run_id: str | None = None,
     ) -> list[Message]:
-        result = list(self._own_data().transcripts.get(session_id, {}).values())
-        if after is not None:
-            ids = [stored.message.id for stored in result]
-            if after not in ids:
-                raise codec.unknown_message(after, session_id)
-            result = result[ids.index(after) + 1 :]
-        page = codec.page(result[: max(limit, 0)], lambda one: len(codec.encode_parts(one.message.parts)), bytes_max)
+        page = memory_removal.page_of_messages(self._own_data(), session_id, after, before, run_id, limit, bytes_max)
         shown = [codec.merged(stored.message, stored.tails) for stored in page]
         await asyncio.sleep(0)
         return shown
@@ -312,6 +340,7 @@ class MemoryStore:
         end = next((index for index, message in enumerate(messages) if message.id == until), None)
         if end is None:
             raise codec.unknown_message(until, source)
+        self._writable(workspace_id)
         return memory_removal.add_copies(self._own_data(), workspace_id, target, messages[:end], new_ids)
 
     async def reclaim(self) -> bool:
@@ -319,15 +348,7 @@ class MemoryStore:
         return memory_removal.remove_slice(self._own_data())
 
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
-        prefixes = search_tokens.query_tokens(query)
-        hits: list[SearchHit] = []
-        for (owner, _), stored in reversed(self._own_data().messages.items()):
-            if len(hits) >= limit or not prefixes:
-                break
-            text = search_tokens.searched_text(stored.message)
-            if owner == workspace_id and search_tokens.matches(text, prefixes):
-                snippet = search_tokens.snippet(text, prefixes)
-                hits.append(SearchHit(stored.message.session_id, stored.message.id, snippet))
+        hits = memory_reports.search_hits(self._own_data(), workspace_id, query, limit)
         await asyncio.sleep(0)
         return hits
 
@@ -368,7 +389,7 @@ class MemoryStore:
         return memory_files.original(self._own_data(), workspace_id, version_id)  # a content does not change
 
     def _own_data(self) -> MemoryData:
-        if self.data.owner is not self:
+        if self.data.owner is not self and self not in self.data.shared_by:
             raise StoreUnavailable("the store is closed, not open yet, or replaced by another one")
         return self.data
 
@@ -378,99 +399,16 @@ class MemoryStore:
             raise codec.unknown_workspace(workspace_id)
         return log
 
-
-def _run_bytes(run: RunRecord) -> int:
-    return len(codec.encode_run(run, run.position)) + len(codec.encode_prompt(run.prompt))
-
-
-def _by_seq(runs: Iterable[RunRecord]) -> list[RunRecord]:
-    return sorted(runs, key=lambda run: (run.seq, run.workspace_id, run.run_id))
+    def _writable(self, workspace_id: str) -> WorkspaceLog:
+        log = self._log(workspace_id)
+        if self.leases is not None:
+            self.leases.check(workspace_id)
+        return log
 
 
 def _pending(asks: Iterable[Ask], settled: bool = False) -> list[Ask]:
     """Filter; the order is that of the first Write, not of the times, since a clock may be set."""
     return [ask for ask in asks if settled or ask.state == "pending"]
-
-
-def _check(data: MemoryData, log: WorkspaceLog, write: Write, rows: list[codec.LogRow], runs: list[RunRecord]) -> None:
-    """Raise an error if the Write must be refused. Change nothing."""
-    if write.lane is not None:
-        session_id, expected = write.lane.lane.session_id, write.lane.expected_version
-        owner, lane = data.lanes.get(session_id, (write.workspace_id, LaneRecord(session_id)))
-        if owner != write.workspace_id:
-            raise codec.belongs_elsewhere("the Lane of session", session_id)
-        if lane.version != expected:
-            raise codec.lane_moved_on(session_id, expected, lane.version)
-    ended: set[tuple[str, str | None]] = set()
-    for row in rows:
-        if row.kind == "RunEnded":
-            run = data.runs.get((write.workspace_id, str(row.run_id)))
-            recorded = run is not None and run.session_id == row.session_id and run.state == "ended"
-            key = (row.session_id, row.run_id)
-            if recorded or key in log.ended or key in ended:
-                raise codec.run_has_ended(str(row.run_id))
-            ended.add(key)
-    for session in write.sessions:
-        codec.encode_session(session)  # refuses invalid values
-        held = data.sessions.get(session.id)
-        if held is not None and held.workspace_id != session.workspace_id:
-            raise codec.belongs_elsewhere("session", session.id)
-    sessions_of_runs: dict[str, str] = {}
-    for run in runs:
-        codec.encode_run(run, run.position)
-        codec.encode_prompt(run.prompt)
-        known = data.runs.get((run.workspace_id, run.run_id), run).session_id
-        if sessions_of_runs.setdefault(run.run_id, known) != run.session_id:
-            raise codec.belongs_elsewhere("Run", run.run_id)
-        _check_attachments(data, write, run)
-    memory_removal.check_cuts(data, write)
-    _check_messages(data, write)
-    _check_approvals(data, write)
-
-
-def _check_messages(data: MemoryData, write: Write) -> None:
-    sessions_of_messages: dict[str, str] = {}
-    for message in write.messages:
-        codec.encode_parts(message.parts)
-        stored = data.messages.get((write.workspace_id, message.id))
-        known = stored.message.session_id if stored else message.session_id
-        if sessions_of_messages.setdefault(message.id, known) != message.session_id:
-            raise codec.belongs_elsewhere("message", message.id)
-        _check_attachments(data, write, message)
-    for tail in write.tails:
-        stored = data.messages.get((write.workspace_id, tail.message_id))
-        held = stored.message.session_id if stored else sessions_of_messages.get(tail.message_id)
-        if held != tail.session_id:
-            raise codec.no_message_for_tail(tail.message_id)
-
-
-def _check_attachments(data: MemoryData, write: Write, record: RunRecord | Message) -> None:
-    new = {content.digest for content in write.attachments}
-    for digest in codec.digests_of(record):
-        if digest not in new and (write.workspace_id, digest) not in data.attachments:
-            raise codec.no_attachment(digest)
-
-
-def _check_approvals(data: MemoryData, write: Write) -> None:
-    # A Write may name one id twice: the second time it is measured against the first.
-    asks: dict[str, Ask] = {}
-    for ask in write.asks:
-        codec.encode_ask(ask)
-        held = asks.get(ask.id) or data.asks.get(ask.id, ask)
-        _check_owner("Ask", held, ask)
-        if held.state != "pending" and held != ask:
-            raise codec.ask_is_settled(ask.id)
-        asks[ask.id] = ask
-    grants: dict[str, Grant] = {}
-    for grant in write.grants:
-        codec.encode_grant(grant)
-        _check_owner("grant", grants.setdefault(grant.id, data.grants.get(grant.id, grant)), grant)
-    memory_files.check(data, write)
-
-
-def _check_owner(what: str, stored: Owned, new: Owned) -> None:
-    if (stored.workspace_id, stored.session_id) != (new.workspace_id, new.session_id):
-        raise codec.belongs_elsewhere(what, new.id)
 
 
 def _put_session(data: MemoryData, session: SessionRecord) -> None:

@@ -1,4 +1,4 @@
-"""Copies of messages, and the removal of sessions and workspaces, in the memory store."""
+"""Pages and copies of messages, and the removal of sessions and workspaces, in the memory store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kedge.store import codec
 from kedge.store.base import CopiedMessages, KnownWorkspace, Write
 
 if TYPE_CHECKING:
-    from kedge.store.memory import MemoryData
+    from kedge.store.memory import MemoryData, StoredMessage
 
 #: Messages of one slice of a copy or a removal: few, so that simulations have several slices. Items.
 SLICE_MESSAGES_MAX = 2
@@ -114,3 +114,26 @@ def forget(owned: dict[str, OwnedT], workspace_id: str, session_id: str) -> None
     for key, record in list(owned.items()):
         if (record.workspace_id, record.session_id) == (workspace_id, session_id):
             del owned[key]
+
+
+def page_of_messages(
+    data: MemoryData,
+    session_id: str,
+    after: str | None,
+    before: str | None,
+    run_id: str | None,
+    limit: int,
+    bytes_max: int | None,
+) -> list[StoredMessage]:
+    """Return a page after a message, or before one. `run_id`: only messages of that Run."""
+    result = list(data.transcripts.get(session_id, {}).values())
+    bound = after if before is None else before or None
+    if bound is not None:
+        ids = [stored.message.id for stored in result]
+        if bound not in ids:
+            raise codec.unknown_message(bound, session_id)
+        result = result[ids.index(bound) + 1 :] if before is None else result[: ids.index(bound)]
+    result = [stored for stored in result if run_id in (None, stored.message.run_id)]
+    step = 1 if before is None else -1
+    page = result[::step][: max(limit, 0)]
+    return codec.page(page, lambda one: len(codec.encode_parts(one.message.parts)), bytes_max)[::step]

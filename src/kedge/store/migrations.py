@@ -1,7 +1,7 @@
 """Schema migrations: numbered SQL files, applied in one transaction.
 
-`user_version` of the database holds the number of the last applied file. A process killed during a migration leaves the
-old version or the new one.
+`shipped` reads the files of every database; `migrate` is for SQLite, whose `user_version` holds the number of the last
+applied file. A process killed during a migration leaves the old version or the new one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Migration(Struct, frozen=True):
 
 
 @cache
-def shipped() -> tuple[Migration, ...]:
-    """Return the files in `store/sql/`, which are numbered from 1 without a gap."""
+def shipped(folder: str = "sql") -> tuple[Migration, ...]:
+    """Return the files in this folder of `store/`, which are numbered from 1 without a gap."""
     migrations: list[Migration] = []
-    for file in resources.files("kedge.store").joinpath("sql").iterdir():
+    for file in resources.files("kedge.store").joinpath(folder).iterdir():
         if match := _FILE_NAME.fullmatch(file.name):
             migrations.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
     migrations.sort(key=lambda migration: migration.number)

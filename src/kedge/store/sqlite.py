@@ -22,16 +22,18 @@ import apsw
 from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
-from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.records import EVERY_RUN, FileVersion, LaneRecord, RunRecord, RunSpan, SessionRecord, WorkspaceRecord
+from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message
 from kedge.disk_space import full_disk
 from kedge.errors import StoreError, StoreUnavailable
-from kedge.store import codec, search_tokens, sqlite_reclaim, sqlite_removal, sqlite_write
+from kedge.store import codec, sqlite_reclaim, sqlite_removal, sqlite_write
 from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
 from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite_connect import DATABASE, close, connect
 from kedge.store.sqlite_reclaim import MESSAGE_VISIBLE, VISIBLE
-from kedge.store.sqlite_rows import MESSAGE, hash_at, known_of, message_of, ordinal_of, runs_of
+from kedge.store.sqlite_reports import facts_page, search_hits
+from kedge.store.sqlite_rows import MESSAGE, hash_at, known_of, message_of, ordinal_of, page_of_messages, runs_of
 from kedge.store.sqlite_threads import SHORT_WRITE_BYTES_MAX, ReadThreads, WriteThread, store_error
 
 P = ParamSpec("P")
@@ -45,14 +47,6 @@ _RUN = "SELECT runs.record, prompts.prompt FROM runs LEFT JOIN prompts USING (wo
 _BY_SEQ = "seq, runs.workspace_id, runs.run_id"
 #: The largest integer of SQLite.
 _UPDATED_AT_MAX = 2**63 - 1
-#: The index of `parts` in such a row.
-_PARTS = 5
-_KNOWN = (
-    "SELECT id, path, created_at, base, (SELECT count(*) FROM sessions WHERE workspace_id = workspaces.id),"
-    " (SELECT count(*) FROM runs INDEXED BY runs_live WHERE workspace_id = workspaces.id AND state <> 'ended'),"
-    " (SELECT count(*) FROM grants WHERE workspace_id = workspaces.id),"
-    " (SELECT coalesce(max(updated_at), 0) FROM sessions WHERE workspace_id = workspaces.id) FROM workspaces"
-)
 
 
 def _read(
@@ -69,7 +63,7 @@ def _read(
     ) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
         @wraps(method)
         async def read(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            _, reader = store._threads()
+            _, reader = store.threads()
             named = " ".join([subject, *map(str, args[:1])])
             return await reader.ask(lambda db: method(store, db, *args, **kwargs), named, is_long=is_long)
 
@@ -130,7 +124,7 @@ class SqliteStore:
 
     def _finish(self) -> None:
         """Close everything; called in the write thread after the last Write."""
-        writer, reader = self._threads()
+        writer, reader = self.threads()
         # The readers first: an open read transaction prevents a complete checkpoint.
         reader.join()
         try:
@@ -146,7 +140,7 @@ class SqliteStore:
         writer.head_file.close()
         self._directory.release()
 
-    def _threads(self) -> tuple[WriteThread, ReadThreads]:
+    def threads(self) -> tuple[WriteThread, ReadThreads]:
         if self._writer is None or self._reader is None:
             raise StoreUnavailable("the store is not open yet")
         return self._writer, self._reader
@@ -154,16 +148,16 @@ class SqliteStore:
     @property
     def commits(self) -> int:
         """Committed transactions: fewer than Writes if Writes share a transaction."""
-        return self._threads()[0].commits
+        return self.threads()[0].commits
 
     @property
     def durable_commits(self) -> int:
-        return self._threads()[0].durable_commits
+        return self.threads()[0].durable_commits
 
     # --- The log ------------------------------------------------------------------------------------------------------
 
     async def append(self, write: Write) -> int:
-        writer, _ = self._threads()
+        writer, _ = self.threads()
         subject = f"workspace {write.workspace_id}"
         size_bytes = codec.content_bytes(write)
         return await writer.ask(
@@ -175,7 +169,7 @@ class SqliteStore:
         )
 
     async def trim(self, workspace_id: str, keep: int) -> None:
-        writer, _ = self._threads()
+        writer, _ = self.threads()
         subject = f"workspace {workspace_id}"
         while await writer.ask(lambda db: sqlite_write.trim(db, workspace_id, keep), subject, is_long=True):
             pass
@@ -231,7 +225,7 @@ class SqliteStore:
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
         if (known := await self._workspace_at(path)) is not None:
             return known  # without a write: a known workspace can be opened when the disk is full
-        writer, _ = self._threads()
+        writer, _ = self.threads()
         subject = f"the workspace of {path}"
         return await writer.ask(lambda db: sqlite_write.workspace(db, path, new), subject, durable=True)
 
@@ -248,20 +242,20 @@ class SqliteStore:
 
     @_read("the list of workspaces", is_long=True)
     def known_workspaces(self, db: apsw.Connection, after: str, limit: int) -> list[KnownWorkspace]:
-        return known_of(db.execute(f"{_KNOWN} WHERE id > ? ORDER BY id LIMIT ?", (after, max(limit, 0))))
+        return known_of(db, "id > ? ORDER BY id LIMIT ?", (after, max(limit, 0)))
 
     @_read("workspace")
     def known_workspace(self, db: apsw.Connection, workspace_id: str) -> KnownWorkspace | None:
-        known = known_of(db.execute(f"{_KNOWN} WHERE id = ?", (workspace_id,)))
+        known = known_of(db, "id = ?", (workspace_id,))
         return known[0] if known else None
 
     async def remove_workspace(self, workspace_id: str) -> None:
-        writer, _ = self._threads()
+        writer, _ = self.threads()
         subject = f"workspace {workspace_id}"
         await writer.ask(lambda db: sqlite_removal.remove(db, workspace_id), subject, durable=True)
 
     async def purge(self) -> bool:
-        writer, _ = self._threads()
+        writer, _ = self.threads()
         if not await self._has_removed():
             return False
         return await writer.ask(sqlite_removal.purge, "a removed workspace", is_long=True)
@@ -326,13 +320,27 @@ class SqliteStore:
         return codec.check_attachment(workspace_id, digest, row[0] if row else None)
 
     @_read("session", is_long=True)
-    def runs(self, db: apsw.Connection, session_id: str, limit: int, bytes_max: int | None = None) -> list[RunRecord]:
+    def runs(
+        self,
+        db: apsw.Connection,
+        session_id: str,
+        limit: int,
+        bytes_max: int | None = None,
+        within: RunSpan = EVERY_RUN,
+    ) -> list[RunRecord]:
         latest = db.execute(
-            f"{_RUN} WHERE session_id = ? AND {VISIBLE}"
+            f"{_RUN} WHERE session_id = ? AND {VISIBLE} AND seq < ? AND accepted_at <= ?"
+            " AND (ended_at IS NULL OR ended_at >= ?)"
             " ORDER BY seq DESC, runs.workspace_id DESC, runs.run_id DESC LIMIT ?",
-            (session_id, max(limit, 0)),
+            (session_id, within.before_seq, within.until, within.since, max(limit, 0)),
         )
         return runs_of(codec.page(latest, lambda row: len(row[0]) + len(row[1] or b""), bytes_max))[::-1]
+
+    @_read("the statistics", is_long=True)
+    def run_facts(
+        self, db: apsw.Connection, after: int, limit: int, since: int, until: int, workspace_id: str | None = None
+    ) -> tuple[list[RunFacts], int]:
+        return facts_page(db, after, limit, since, until, workspace_id)
 
     @_read("workspace", is_long=True)
     def live_runs(self, db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
@@ -341,14 +349,16 @@ class SqliteStore:
 
     @_read("session", is_long=True)
     def messages(
-        self, db: apsw.Connection, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
+        self,
+        db: apsw.Connection,
+        session_id: str,
+        after: str | None,
+        limit: int,
+        bytes_max: int | None = None,
+        before: str | None = None,
+        run_id: str | None = None,
     ) -> list[Message]:
-        start = -1 if after is None else ordinal_of(db, session_id, after)
-        rows = db.execute(
-            f"{MESSAGE} WHERE session_id = ? AND ordinal > ? AND {MESSAGE_VISIBLE} ORDER BY ordinal LIMIT ?",
-            (session_id, start, max(limit, 0)),
-        )
-        return [message_of(db, row) for row in codec.page(rows, lambda row: len(row[_PARTS]), bytes_max)]
+        return page_of_messages(db, session_id, after, before, run_id, limit, bytes_max)
 
     @_read("session", is_long=True)
     def last_messages(self, db: apsw.Connection, session_id: str, limit: int, first: str = "") -> list[Message]:
@@ -379,7 +389,7 @@ class SqliteStore:
     async def copy_messages(
         self, workspace_id: str, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
     ) -> CopiedMessages:
-        writer, _ = self._threads()
+        writer, _ = self.threads()
         rows = await self._copies(source, target, after, until, new_ids)
         if not rows:
             return CopiedMessages(0)
@@ -414,28 +424,12 @@ class SqliteStore:
         return copies
 
     async def reclaim(self) -> bool:
-        writer, _ = self._threads()
+        writer, _ = self.threads()
         return await writer.ask(sqlite_reclaim.remove_slice, "deleted sessions", is_long=True)
 
     @_read("workspace", is_long=True)
     def search(self, db: apsw.Connection, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
-        prefixes = search_tokens.query_tokens(query)
-        if not prefixes or limit <= 0:
-            return []
-        # Tokens contain no quote: quoted, FTS5 cannot take them for operators.
-        pattern = " ".join(f'"{prefix}"*' for prefix in prefixes)
-        rows = db.execute(
-            "SELECT id, session_id, parts FROM message_tokens JOIN messages ON ordinal = message_tokens.rowid"
-            f" WHERE message_tokens MATCH ? AND workspace_id = ? AND {MESSAGE_VISIBLE}"
-            " ORDER BY message_tokens.rowid DESC LIMIT ?",
-            (pattern, workspace_id, limit),
-        )
-        hits: list[SearchHit] = []
-        for message_id, session_id, parts in rows:
-            message = Message(message_id, session_id, "user", codec.decode_parts(parts, f"message {message_id}"), 0, 0)
-            snippet = search_tokens.snippet(search_tokens.searched_text(message), prefixes)
-            hits.append(SearchHit(session_id, message_id, snippet))
-        return hits
+        return search_hits(db, workspace_id, query, limit)
 
     # --- Approvals and undo -------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from kedge.store import migrations, sqlite_pages, sqlite_reclaim
 from kedge.store.data_directory import DataDirectory
 from kedge.store.head_file import HeadFile
 
-DATABASE, _HEAD_FILE = "kedge.db", "kedge.head"
+DATABASE, HEAD_FILE = "kedge.db", "kedge.head"
 #: How long a write waits for the lock of another program, such as the `sqlite3` shell. Milliseconds.
 _BUSY_MS = 2_000
 #: The WAL file is truncated to this size after a checkpoint; a single large message may have grown it. Bytes.
@@ -31,7 +31,7 @@ def connect(
     # SQLite creates these with the mode of the database, but they may be left over from a crash.
     directory.private_file(f"{DATABASE}-wal", create=False)
     directory.private_file(f"{DATABASE}-shm", create=False)
-    head_file = HeadFile(directory.path / _HEAD_FILE)
+    head_file = HeadFile(directory.path / HEAD_FILE)
     undo.callback(head_file.close)
     if path.stat().st_size == 0:
         # Before SQLite creates a new database and removes the WAL of the old one.

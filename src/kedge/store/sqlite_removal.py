@@ -41,6 +41,13 @@ def purge(db: apsw.Connection) -> bool:
     )
     if db.changes():
         return True
+    db.execute(
+        "DELETE FROM run_facts WHERE ordinal IN"
+        f" (SELECT ordinal FROM run_facts WHERE workspace_id = ? LIMIT {SLICE_ROWS_MAX})",
+        key,
+    )
+    if db.changes():
+        return True
     db.execute("DELETE FROM grants WHERE workspace_id = ?", key)
     db.execute("DELETE FROM removed_workspaces WHERE id = ?", key)
     return True

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import apsw
 
+from kedge.core import run_facts
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message, Tail
 from kedge.store import codec, sqlite_reclaim
 from kedge.store.base import LaneWrite, Write
@@ -43,6 +45,8 @@ def append(db: apsw.Connection, write: Write) -> int:
         _put_run(db, run, positions.get((run.session_id, run.run_id), run.position))
         if run.run_id not in write.unchanged_prompts:
             _put_prompt(db, run)
+    for facts in codec.ended_facts(write):
+        _add_facts(db, facts)
     for message in write.messages:
         _put_message(db, write.workspace_id, message, codec.encode_parts(message.parts), search_text(message))
     for tail in write.tails:
@@ -161,11 +165,13 @@ def _put_session(db: apsw.Connection, session: SessionRecord) -> None:
 def _put_run(db: apsw.Connection, run: RunRecord, position: int) -> None:
     body = codec.encode_run(run, position)
     changed = db.execute(
-        "INSERT INTO runs (workspace_id, run_id, session_id, seq, state, record) VALUES (?, ?, ?, ?, ?, ?)"
+        "INSERT INTO runs (workspace_id, run_id, session_id, seq, state, accepted_at, ended_at, record)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (workspace_id, run_id)"
-        " DO UPDATE SET seq = excluded.seq, state = excluded.state, record = excluded.record"
+        " DO UPDATE SET seq = excluded.seq, state = excluded.state, accepted_at = excluded.accepted_at,"
+        " ended_at = excluded.ended_at, record = excluded.record"
         " WHERE session_id = excluded.session_id RETURNING 1",
-        (run.workspace_id, run.run_id, run.session_id, run.seq, run.state, body),
+        (run.workspace_id, run.run_id, run.session_id, run.seq, run.state, run.accepted_at, run.ended_at, body),
     ).fetchall()
     if not changed:
         raise codec.belongs_elsewhere("Run", run.run_id)
@@ -178,6 +184,15 @@ def _put_prompt(db: apsw.Connection, run: RunRecord) -> None:
         " ON CONFLICT (workspace_id, run_id) DO UPDATE SET prompt = excluded.prompt",
         (run.workspace_id, run.run_id, codec.encode_prompt(run.prompt)),
     )
+
+
+def _add_facts(db: apsw.Connection, facts: RunFacts) -> None:
+    """Add the facts of an ended Run, and remove the oldest ones beyond the limit."""
+    db.execute(
+        "INSERT INTO run_facts (workspace_id, ended_at, facts) VALUES (?, ?, ?)",
+        (facts.workspace_id, facts.ended_at, codec.encode_facts(facts)),
+    )
+    db.execute("DELETE FROM run_facts WHERE ordinal <= ?", (db.last_insert_rowid() - run_facts.FACTS_MAX,))
 
 
 # --- Attachments -----------------------------------------------------------------------------------------------------

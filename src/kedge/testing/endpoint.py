@@ -22,15 +22,15 @@ import argparse
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 import msgspec
 
 from kedge.testing.reply_formats import AnthropicFormat, OpenAIFormat, ReplyFormat
-from kedge.testing.script import Directive, ScriptError, ScriptPlan, last_user_text, plan
+from kedge.testing.script import Directive, ScriptError, ScriptPlan, last_user_text, plan, text_of
 from kedge.testing.scripted_reply import ScriptedReply
 from kedge.testing.signals import Keys, Signal
 
@@ -80,7 +80,11 @@ class EndpointRequest:
 
 
 class ScriptedEndpoint:
-    def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, port: int = 0, host: str = "127.0.0.1", scripts: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        #: By prompt: the script that it stands for. For pictures, whose prompts are plain sentences.
+        self._scripts = scripts
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
@@ -203,6 +207,15 @@ class ScriptedEndpoint:
         self._connections.discard(connection)
         self._signal.notify()
 
+    def scripted(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Replace each prompt that stands for a script by its script."""
+        return [
+            {**message, "content": self._scripts[text]}
+            if message.get("role") == "user" and (text := text_of(message)) in self._scripts
+            else message
+            for message in messages
+        ]
+
     async def wait_released(self, key: str) -> None:
         await self._keys.wait(key)
 
@@ -311,7 +324,7 @@ class _Connection(asyncio.Protocol):
             reason = reply_format.refusal(decoded, headers)
             if reason is None and decoded.get("stream") is not True:
                 reason = "stream=true is required"
-            script_plan = ScriptPlan(()) if reason else plan(reply_format.messages(decoded))
+            script_plan = ScriptPlan(()) if reason else plan(self._endpoint.scripted(reply_format.messages(decoded)))
         # A malformed request raises one of these, wherever it is read.
         except (msgspec.DecodeError, KeyError, IndexError, TypeError, AttributeError, ScriptError) as error:
             reason = f"{type(error).__name__}: {error}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from types import TracebackType
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 from kedge.testing.endpoint import EndpointRequest, ScriptedEndpoint
@@ -16,8 +16,9 @@ T = TypeVar("T")
 class HostedEndpoint:
     """A `ScriptedEndpoint` with blocking calls. A wait that takes too long raises TimeoutError."""
 
-    def __init__(self, port: int = 0, wait_s: float = 20.0) -> None:
+    def __init__(self, port: int = 0, wait_s: float = 20.0, scripts: Mapping[str, str] = MappingProxyType({})) -> None:
         self._port = port
+        self._scripts = scripts
         self._wait_s = wait_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-endpoint", daemon=True)
@@ -95,7 +96,7 @@ class HostedEndpoint:
         self._loop.close()
 
     async def _open(self) -> ScriptedEndpoint:
-        return await ScriptedEndpoint(self._port).__aenter__()
+        return await ScriptedEndpoint(self._port, scripts=self._scripts).__aenter__()
 
     async def _requests(self) -> list[EndpointRequest]:
         return list(self._endpoint.requests)

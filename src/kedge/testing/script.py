@@ -2,7 +2,7 @@
 
 A user message that starts with `script:` carries directives, separated by ` | `:
 
-    say WORDS             streams the words, one per Delta
+    say WORDS             streams the words, one per Delta; line breaks in them are kept
     think WORDS           streams reasoning; in Anthropic's format with a signature at its end
     redact DATA           sends encrypted reasoning; only in Anthropic's format
     words N               streams w1 w2 ... wN

@@ -78,7 +78,7 @@ class ScriptedReply:
         """Carry out a directive. Return True if it ends the reply."""
         match directive.verb:
             case "say":
-                await self._say(self._format.say, directive.rest.split())
+                await self._say(self._format.say, directive.rest.split(" "))
             case "think":
                 await self._say(self._format.think, directive.rest.split())
             case "redact":

@@ -1,4 +1,4 @@
-"""agent: a read-only child agent that investigates and reports."""
+"""agent: a child agent that does a task and reports. It is read-only unless its definition says otherwise."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ Gives a task to a second agent that can read, search, list and fetch, but cannot
 - It does not know this conversation. State in `prompt` what to find out, what you already know, and what to report.
 - Several calls at once run in parallel. Do not use it where one search or one file is enough.
 - The user does not see its report. Repeat the parts that matter.
+- `agent` names a defined agent, which has its own instructions and tools, if there are any. Without it, or unless its
+  definition gives it more tools, an agent changes nothing.
 """
 
 
 class AgentInput(msgspec.Struct):
     prompt: Annotated[str, Meta(description="The complete task: the agent does not know this conversation.")]
     description: Annotated[str, Meta(description="The task in three to five words, for the user.")] = ""
+    agent: Annotated[str, Meta(description="The name of a defined agent; empty: a read-only one.")] = ""
 
 
 class AgentTool(Tool):
@@ -40,7 +43,7 @@ class AgentTool(Tool):
     display: Display = "agent"
 
     def title(self, args: AgentInput) -> str:
-        return f"agent {_task(args)}"
+        return f"agent {f'{args.agent}: ' if args.agent else ''}{_task(args)}"
 
     async def prepare(self, args: AgentInput, context: ToolContext) -> Prepared:
         if not args.prompt.strip():
@@ -49,16 +52,16 @@ class AgentTool(Tool):
         intent = Intent(
             names=("agent",),
             action="agent",
-            subject="",
+            subject=args.agent,
             description=task,
             path="",
-            params=json.dumps({"prompt": args.prompt}, ensure_ascii=False),
+            params=json.dumps({"prompt": args.prompt, "agent": args.agent}, ensure_ascii=False),
             binding="",
             needs_approval=False,
         )
 
         async def run() -> ToolOutput:
-            answer = await context.host.run_agent(args.prompt, task)
+            answer = await context.host.run_agent(args.prompt, task, args.agent)
             if len(answer) > OUTPUT_CHARS_MAX:
                 answer = answer[:OUTPUT_CHARS_MAX] + "\n... the rest is left out ..."
             return ToolOutput(answer)

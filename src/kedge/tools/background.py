@@ -56,6 +56,7 @@ class RunningCommand:
         self.survivors: tuple[int, ...] = ()
         self._progress = progress
         self._progress_timer: asyncio.TimerHandle | None = None
+        self._withholding: asyncio.Future[str] | None = None
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._watch(), name=f"command {process.pid}")
 
@@ -114,6 +115,7 @@ class RunningCommand:
     async def end(self, grace_s: float) -> tuple[int, ...]:
         """End all its processes. Return the pids that survive, normally none."""
         self.survivors = await self.process.end(grace_s)
+        await self._withhold()
         # Without the tree its output ends, too. Survivors may hold it open for ever.
         await asyncio.wait({self._task}, timeout=2 * DRAIN_S)
         self._task.cancel()
@@ -136,22 +138,37 @@ class RunningCommand:
             if self.strays:
                 self.survivors = await self.process.end(GRACE_S)
                 await asyncio.wait({reader}, timeout=DRAIN_S)
+            await self._withhold()
         finally:
             reader.cancel()
             await asyncio.wait({reader})
             self.ended_at = asyncio.get_running_loop().time()
             self.stop_progress()
 
+    async def _withhold(self) -> None:
+        """Check its files once, after the end of all its processes. Completes even if the current task is cancelled."""
+        if self._withholding is None:
+            self._withholding = asyncio.ensure_future(self.process.withhold())
+            self._withholding.add_done_callback(self._add_note)
+        await wait_uncancelled([self._withholding])
+
+    def _add_note(self, withholding: asyncio.Future[str]) -> None:
+        if not withholding.cancelled() and withholding.exception() is None and (note := withholding.result()):
+            self._add(("\n" * bool(self.output.bytes_total) + f"{note}\n").encode())
+
     async def _read(self) -> None:
         while piece := await self.process.read():
-            self.output.add(piece)
-            self._changed.set()
-            if self.recent is not None:
-                self.recent.add(piece)
+            self._add(piece)
             if self._progress is not None and self._progress_timer is None:
                 delay_s = PROGRESS_S if self.recent is None else KEPT_PROGRESS_S
                 self._progress_timer = asyncio.get_running_loop().call_later(delay_s, self._report_progress)
             await asyncio.sleep(0)  # a command that prints without end must not starve other tasks
+
+    def _add(self, piece: bytes) -> None:
+        self.output.add(piece)
+        self._changed.set()
+        if self.recent is not None:
+            self.recent.add(piece)
 
     def _report_progress(self) -> None:
         self._progress_timer = None

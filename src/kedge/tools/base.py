@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct, field
 
 from kedge.core.approvals import Confinement, Intent
+from kedge.core.extensions import AgentDefinition
 from kedge.core.modes import Mode
 from kedge.core.records import Todo
 from kedge.core.transcript import CallEnd, Display
@@ -41,11 +42,22 @@ __all__ = [
     "ToolFailed",
     "ToolHost",
     "ToolOutput",
+    "WrittenFile",
     "count_of",
 ]
 
 #: Limit of the text that one call returns to the model. More fills the model's context with unread text. Characters.
 OUTPUT_CHARS_MAX = 30_000
+
+
+class WrittenFile(Struct, frozen=True):
+    """A file that a call wrote."""
+
+    #: Absolute, symlinks resolved.
+    path: Path
+    #: None: it did not exist.
+    before: bytes | None
+    after: bytes
 
 
 class ToolOutput(Struct, frozen=True):
@@ -61,6 +73,8 @@ class ToolOutput(Struct, frozen=True):
     #: One line for users: "exit 1, 0.2 s", "+3 -1". Empty when the content is short enough to stand for itself.
     summary: str = ""
     end: CallEnd = "returned"
+    #: For language servers.
+    written: tuple[WrittenFile, ...] = ()
 
 
 class Prepared(Struct, frozen=True):
@@ -89,6 +103,8 @@ class ToolHost(Protocol):
 
     #: The confinement of the processes that the call starts, as its permission decided. Set before `Prepared.run`.
     confinement: Confinement
+    #: True if the user approved exactly this call, and not a rule, a grant or a mode. Set before `Prepared.run`.
+    was_asked: bool
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         """Store the content of a file (None: it does not exist) and the digest of its next content. Durable on return,
@@ -106,8 +122,9 @@ class ToolHost(Protocol):
         switched meanwhile."""
         ...
 
-    async def run_agent(self, prompt: str, title: str) -> str:
-        """Return the answer of a read-only agent in a child session. ToolFailed if it has none."""
+    async def run_agent(self, prompt: str, title: str, name: str = "") -> str:
+        """Return the answer of an agent in a child session: the defined one of this name, else a read-only one.
+        ToolFailed if it has none."""
         ...
 
     def if_cut_off(self, output: Callable[[], ToolOutput]) -> None:
@@ -150,6 +167,8 @@ class Tool(Protocol):
     description: str
     #: The typed input. The model receives its JSON Schema.
     input: type[msgspec.Struct]
+    #: The JSON Schema to send instead, for a tool of an extension. Its `input` then takes any object.
+    schema: str = ""
     #: The tool changes nothing.
     read_only: bool = False
     #: Child agents may use the tool. They must be read-only, so this requires `read_only`.
@@ -163,6 +182,10 @@ class Tool(Protocol):
         """A line for users: "$ pytest -q", "view src/app.py". `args` is an instance of `input`. Only its first line is
         shown, cut and with invisible characters escaped. Must be pure and fast: it runs on the event loop."""
         ...
+
+    def for_agent(self, agent: AgentDefinition) -> Tool | None:
+        """Return what an agent with a list of tools gets; None: nothing."""
+        return self if agent.has_tool(self.name) else None
 
     async def prepare(self, args: Any, context: ToolContext) -> Prepared:
         """Check the call. `args` is an instance of `input`. ToolFailed when the call cannot work."""

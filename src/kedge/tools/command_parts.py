@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from kedge.core.approvals import IntentPart
+from kedge.tools.credentials import is_credential, is_named_credential
 from kedge.tools.file_threads import checkpoint
-from kedge.tools.shell_parser import plain_words
+from kedge.tools.shell_parser import commands_of, plain_words
 from kedge.tools.strict_line import Part, StrictLine
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.wildcard_programs import wildcard_use
-from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
+from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path, subject_of
 
 #: Words of a command that are checked as files. Only an exact rule covers a command with more words. Items.
 GUARDED_WORDS_MAX = 100
+#: Words of a line that are looked up on the disk, at some 5 us each. Items.
+TOKENS_RESOLVED_MAX = 5000
+#: What separates words in a line of any kind, roughly.
+_SEPARATOR = re.compile(r"[\s'\"`$(){}<>|&;=,:\\]+")
 
 
 def intent_parts(
@@ -44,7 +50,8 @@ def _part(words: tuple[str, ...] | None, directory: Path, root: Path) -> IntentP
     # Rules apply to this workspace: `make` elsewhere runs another Makefile.
     if words is None or not directory.is_relative_to(root):
         return IntentPart(None)
-    use = None if names_guarded(words, directory) else wildcard_use(words, directory, root)
+    is_protected = names_guarded(words, directory, root)
+    use = None if is_protected else wildcard_use(words, directory, root)
     return IntentPart(
         words,
         exact_only=use is None,
@@ -64,10 +71,10 @@ def _directory(cwd: Path, target: str) -> Path | None:
     return real if real == real_path(Path(os.path.normpath(path))) else None
 
 
-def names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
-    """Return whether a word, or the value of an option, is a guarded file: `cp x .git/hooks/pre-commit`. The author of
-    `bash(cp *)` does not expect that."""
-    names = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
+def names_guarded(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
+    """Return whether a word, or the value of an option, is a guarded file or holds credentials: `cp x .git/hooks/y`,
+    `git show HEAD:.env`. The author of `bash(cp *)` does not expect that."""
+    names = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, *_values(word))}
     for name in names - {""}:
         checkpoint()
         path = cwd / name
@@ -76,6 +83,39 @@ def names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
         try:
             if len(path.parts) > GUARD_PARTS_MAX or guards(Path(os.path.normpath(path))) or guards(real_path(path)):
                 return True
+            if any(map(is_credential, _subjects(path, root))):
+                return True
         except ToolFailed:  # too many symlinks
             return True
     return len(words) > GUARDED_WORDS_MAX
+
+
+def _values(word: str) -> tuple[str, ...]:
+    """Return the parts of a word that may be a path: `--file=x`, `-fx`, `HEAD:x`."""
+    return (word.rpartition("=")[2], word.rpartition(":")[2], word[2:] if word.startswith("-") else "")
+
+
+def _subjects(path: Path, root: Path) -> tuple[str, str]:
+    return subject_of(Path(os.path.normpath(path)), root), subject_of(real_path(path), root)
+
+
+def names_credential(command: str, cwd: Path, root: Path) -> bool:
+    """Return whether a line of any kind names a file with credentials, as far as its text shows. Blocking.
+
+    A name that counts for its suffix only (`config.key`) must be that of a file: it may be an expression."""
+    words = {word for words in commands_of(command) for word in words if word}
+    tokens = {*_SEPARATOR.split(command), *(part for word in words for part in (word, *_values(word)))} - {""}
+    for count, token in enumerate(tokens):
+        checkpoint()
+        path = cwd / token
+        lexical = subject_of(Path(os.path.normpath(path)), root)
+        if is_named_credential(lexical):
+            return True
+        try:
+            if count > TOKENS_RESOLVED_MAX or not os.path.lexists(path):
+                continue
+            if is_credential(lexical) or is_credential(subject_of(real_path(path), root)):
+                return True
+        except (ToolFailed, ValueError, OSError):
+            continue
+    return False

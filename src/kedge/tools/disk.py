@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
+from kedge.tools import own_writes
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.workspace_paths import missing_root, printable
 
@@ -212,6 +213,7 @@ def replace(path: Path, data: bytes, known: os.stat_result | None, root: Path | 
                     _copy_owner_and_mode(file.fileno(), known)
                 os.fsync(file.fileno())
             _must_be_known(parent, path, known)
+            own_writes.record(path)
             os.rename(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -226,6 +228,47 @@ def remove(path: Path, known: os.stat_result) -> None:
         _must_be_known(parent, path, known)
         os.unlink(path.name, dir_fd=parent)
         _sync(parent)
+
+
+def move_away(path: Path, target: Path, aside: str) -> Path:
+    """Rename a file or directory to `target`; on another file system, to the name `aside` where it is. Return its new
+    path."""
+    with _reporting(path), _directory(path.parent) as parent:
+        if stat.S_ISDIR(os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_mode):
+            _make_accessible(path.name, parent)  # else its `..` cannot be changed
+        try:
+            os.rename(path.name, target, src_dir_fd=parent)
+        except PermissionError:
+            _make_accessible(".", parent)
+            os.rename(path.name, target, src_dir_fd=parent)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            os.rename(path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+            return path.parent / aside
+    return target
+
+
+def make_link(path: Path, text: str) -> None:
+    """Create a symlink."""
+    with _reporting(path), _directory(path.parent) as parent:
+        os.symlink(text, path.name, dir_fd=parent)
+
+
+def make_accessible(path: Path) -> None:
+    """Give the owner of a directory access to it."""
+    with _reporting(path), _directory(path.parent) as parent:
+        _make_accessible(path.name, parent)
+
+
+def _make_accessible(name: str, parent: int) -> None:
+    directory = os.open(name, _PASS, dir_fd=parent)
+    try:
+        mode = os.fstat(directory).st_mode
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(f"/proc/self/fd/{directory}", stat.S_IMODE(mode) | stat.S_IRWXU)
+    finally:
+        os.close(directory)
 
 
 def _copy_owner_and_mode(descriptor: int, known: os.stat_result) -> None:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from kedge.core.approvals import Intent
 from kedge.core.untrusted_text import visible_diff
 from kedge.tools import disk
-from kedge.tools.base import Prepared, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.base import Prepared, ToolContext, ToolFailed, ToolOutput, WrittenFile
 from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same
 from kedge.tools.known_files import bind, digest
 from kedge.tools.textfile import decode, line_endings, line_start, plain_endings
@@ -78,7 +78,7 @@ async def prepare_change(
 ) -> Prepared:
     """`can_rebase`: the change may be computed again on content that this session's own tools wrote since."""
     target = await context.threads.look(resolve, path, context.root, guarded)
-    before, before_digest, _ = await context.threads.run(_read, target.path)
+    before, before_digest, _ = await context.threads.run(read_digested, target.path)
 
     def check_known() -> None:
         if before is not None:
@@ -88,7 +88,7 @@ async def prepare_change(
         check_known()
 
     def compute() -> tuple[FileChange, Intent]:
-        change = _compute(target, before, rewrite)
+        change = compute_change(target, before, rewrite)
         return change, _intent(names, target, change)
 
     change, intent = await context.threads.run(compute)
@@ -97,7 +97,7 @@ async def prepare_change(
 
     async def run() -> ToolOutput:
         async with context.known_files.lock(target.path):
-            now, now_digest, known = await context.threads.run(_read, target.path)
+            now, now_digest, known = await context.threads.run(read_digested, target.path)
             made = change
             if now_digest != change.before_digest:
                 is_ours = now is not None and context.known_files.wrote(target.path, now_digest)
@@ -111,19 +111,19 @@ async def prepare_change(
                 await context.threads.run(disk.replace, target.path, made.after.data, known, context.root)
                 context.known_files.note(target.path, made.after_digest, is_ours=True)
 
-            await _shielded(write())
+            await shielded(write())
         return output
 
     return Prepared(intent, run)
 
 
-def _read(path: Path) -> tuple[bytes | None, str, os.stat_result | None]:
+def read_digested(path: Path) -> tuple[bytes | None, str, os.stat_result | None]:
     """Return the content of a file, its digest, and its identity; None, "", None if it does not exist."""
     content = disk.read(path)
     return (None, "", None) if content is None else (content.data, digest(content.data), content.stat)
 
 
-def _compute(target: Target, before: bytes | None, rewrite: Rewrite) -> FileChange:
+def compute_change(target: Target, before: bytes | None, rewrite: Rewrite) -> FileChange:
     after = rewrite(before, target.shown)
     if after.data == before:
         raise ToolFailed(f"{target.shown} already has that content; nothing to change")
@@ -156,7 +156,7 @@ def _rebased(target: Target, now: bytes | None, shown: FileChange, rewrite: Rewr
     if rewrite is None:
         raise stale
     try:
-        change = _compute(target, now, rewrite)
+        change = compute_change(target, now, rewrite)
     except ToolFailed as error:
         raise ToolFailed(f"{target.shown} was changed by an earlier call: {error}") from None
     between = compare(plain_endings(_text(shown.before)), plain_endings(_text(now)), "")
@@ -166,7 +166,7 @@ def _rebased(target: Target, now: bytes | None, shown: FileChange, rewrite: Rewr
     return change
 
 
-async def _shielded(work: Coroutine[Any, Any, None]) -> None:
+async def shielded(work: Coroutine[Any, Any, None]) -> None:
     """A cancelled call returns only after the file is written and recorded: a thread cannot be stopped half-way."""
     task = asyncio.ensure_future(work)
     try:
@@ -219,6 +219,7 @@ def _output(target: Target, change: FileChange) -> ToolOutput:
             "path": target.subject,
         },
         summary=f"+{diff.additions} -{diff.deletions}",
+        written=(WrittenFile(target.path, change.before, change.after.data),),
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from kedge.tools.credentials import GIT_PATHS
 from kedge.tools.program_rules import listed
 from kedge.tools.read_only_programs import Program, Reading, parsed, read
 
@@ -136,6 +137,10 @@ _KEYS = listed(
 _HEAD = re.compile(r"ref: refs/[^ \n]+|[0-9a-f]{40}|[0-9a-f]{64}")
 _HEADER = re.compile(r'\[([A-Za-z0-9-]+)(?:[ \t]+"[^"\\\n]*")?\][ \t]*')
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)[ \t]*(?:=.*)?")
+#: A hash of an object, or a beginning of one, and such a hash with the kind of the object.
+_HASH = re.compile(r"\^?[0-9a-fA-F]{4,64}")
+_OTHER_OBJECT = re.compile(r"\^?[0-9a-fA-F]{4,64}\^\{(?!commit\}).*", re.DOTALL)
+_GLOB = frozenset("*?[")
 #: Placeholders of formats that run gpg: `%G?`, `%+GK`, `%(*signature)`.
 _SIGNATURE = re.compile(r"%[-+ ]*G|%\(\*?sig")
 _SETTING = re.compile(r"(?:user|core|branch|remote|init|pull|push|merge|rebase|commit|color)\.[A-Za-z0-9_./-]+")
@@ -149,6 +154,10 @@ class GitReading(Struct, frozen=True):
     #: Arguments that may be paths.
     paths: tuple[str, ...]
     shows_files: bool
+    #: The subcommand, its own words, which are the last of `words`, and how they were read.
+    name: str = ""
+    own: tuple[str, ...] = ()
+    read: Reading = Reading((), (), ())
 
 
 def git_reading(words: tuple[str, ...]) -> GitReading | None:
@@ -175,7 +184,58 @@ def git_reading(words: tuple[str, ...]) -> GitReading | None:
     options += ("--ignore-submodules=dirty",) if name in _IN_SUBMODULES else ()
     run = (*HARMLESS, *rest[:start], *options, *rest[start:])
     paths = [part for path in reading.paths for part in {path, path.rpartition(":")[2], *path.split("..")} if part]
-    return GitReading(run, directory, tuple(paths), _shows_files(name, reading))
+    return GitReading(run, directory, tuple(paths), _shows_files(name, reading), name, tuple(rest[start:]), reading)
+
+
+def without_credentials(reading: GitReading, directory: Path) -> tuple[str, ...] | None:
+    """Return the words with which a command shows no files that may hold credentials, or None if it may show some.
+
+    Paths are excluded. A hash may only name a commit: as a tree or blob it has no path."""
+    name, options = reading.name, frozenset(reading.read.options)
+    if not reading.shows_files or (name == "cat-file" and not options.isdisjoint(("-t", "-s", "-e"))):
+        return reading.words
+    if name == "stash list" or "--follow" in options:
+        return None  # they take no such paths
+    own = list(reading.own)
+    has_paths = "--" in own
+    for position in reading.read.positions[name == "grep" and "-e" not in options :]:
+        word = own[position]
+        if os.path.lexists(directory / word) or word[:1] == ":" or not _GLOB.isdisjoint(word):
+            has_paths = True
+            continue
+        commit = _as_commit(word)
+        if commit is None or (name == "cat-file" and commit != word):
+            return None
+        own[position] = commit
+    words = reading.words[: len(reading.words) - len(own)]
+    if name == "cat-file":
+        return (*words, *own)
+    if name == "stash show":
+        return _stash_diff(own, reading.read)
+    # Otherwise git would leave out commits that change only excluded files, and merges.
+    all_commits = ("--full-history", "--sparse") if name in ("log", "show") and not has_paths else ()
+    return (*words, *all_commits, *own, *GIT_PATHS)
+
+
+def _as_commit(word: str) -> str | None:
+    """Return a revision or path in which each hash means a commit, or None if it names another kind of object."""
+    revision, colon, path = word.partition(":")
+    pieces = re.split(r"(\.\.\.?)", revision)
+    if any(map(_OTHER_OBJECT.fullmatch, pieces)):
+        return None
+    return "".join(f"{piece}^{{commit}}" if _HASH.fullmatch(piece) else piece for piece in pieces) + colon + path
+
+
+def _stash_diff(own: list[str], read: Reading) -> tuple[str, ...] | None:
+    """`git stash show` takes no paths, but is a diff of two commits."""
+    if not {"--include-untracked", "--only-untracked"}.isdisjoint(read.options) or len(read.positions) > 1:
+        return None
+    stash = own.pop(read.positions[0]).removesuffix("^{commit}") if read.positions else "stash"
+    if ":" in stash or "--" in own:
+        return None
+    stash = f"stash@{{{stash}}}" if stash.isdigit() else stash
+    options = ("--no-ext-diff", "--no-textconv", *own, *([] if read.options else ["--stat"]))
+    return (*HARMLESS, "diff", *options, f"{stash}^1", stash, *GIT_PATHS)
 
 
 @cache

@@ -61,6 +61,11 @@ class KnownFiles:
         if sight.digest != content_digest:
             raise ToolFailed(f"{shown} changed since you read it; view it again")
 
+    def knows(self, path: Path, content_digest: str) -> bool:
+        """Return whether the agent has read this content of a file."""
+        sight = self._sights.get(path)
+        return sight is not None and sight.digest == content_digest
+
     def wrote(self, path: Path, content_digest: str) -> bool:
         """Return whether the agent's own tools wrote this content."""
         sight = self._sights.get(path)

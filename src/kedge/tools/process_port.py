@@ -32,6 +32,25 @@ class Process(Protocol):
         """Return the number of processes in the tree that still run."""
         ...
 
+    async def withhold(self) -> str:
+        """Move new guarded files away that it must not leave behind, once the whole tree has ended. Return one line
+        about them; empty: there are none. Must be awaited to its end."""
+        ...
+
+
+class PipedProcess(Process, Protocol):
+    """A process that reads what the server writes."""
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input. ToolFailed if it no longer reads."""
+        ...
+
+    def close_input(self) -> None: ...
+
+    async def read_stderr(self) -> bytes:
+        """Return the next bytes of its standard error; empty at the end, and if `read` has them."""
+        ...
+
 
 class Processes(Protocol):
     """Starts processes with the configured environment, each in its confinement."""
@@ -47,6 +66,20 @@ class Processes(Protocol):
         """Start a process. `stdin` is an open file; without it the process has no input. ToolFailed on failure.
 
         On a machine that cannot confine, "read_only" and "workspace" are as "configured"."""
+        ...
+
+    async def start_piped(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        separate_stderr: bool = False,
+        confinement: Confinement = "configured",
+    ) -> PipedProcess:
+        """Start a process whose input is a pipe. `environment`: more variables for it.
+
+        `separate_stderr`: read both streams, or the process blocks."""
         ...
 
     @property

@@ -24,11 +24,12 @@ from msgspec import Struct
 
 from kedge.programs import first_program, is_outside
 from kedge.tools import xargs_guard
+from kedge.tools.credentials import CREDENTIALS, GREP_DIRECTORIES, GREP_OPTIONS, RG_OPTIONS
 from kedge.tools.file_threads import checkpoint
-from kedge.tools.git_reads import git_reading, is_git_environment_plain, is_plain_repository
+from kedge.tools.git_reads import git_reading, is_git_environment_plain, is_plain_repository, without_credentials
 from kedge.tools.path_expansion import Room, expand
 from kedge.tools.program_rules import listed
-from kedge.tools.read_only_programs import parsed, program, read, version_options
+from kedge.tools.read_only_programs import Program, parsed, program, read, version_options
 from kedge.tools.strict_line import Part, StrictLine, Word
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.workspace_paths import GUARD_PARTS_MAX, Target, resolve
@@ -36,18 +37,19 @@ from kedge.tools.workspace_paths import GUARD_PARTS_MAX, Target, resolve
 #: Limit of the words of a line with its globs expanded: each may be a path that is resolved. Items.
 READ_WORDS_MAX = 1000
 
-#: Names of files and directories with credentials, in small letters. They ask also inside the workspace.
-CREDENTIALS = re.compile(
-    r"\.(?:ssh|gnupg|aws|azure|kube|docker|netrc|npmrc|pypirc|pgpass|git-credentials|htpasswd)|_netrc"
-    r"|\.env(?:\.(?!(?:example|sample|template|dist|defaults)$).*)?"
-    r"|id_(?:rsa|dsa|ecdsa|ed25519)|.*\.(?:pem|key|p12|pfx|jks|keystore|kdbx)|credentials(?:\.json)?"
-)
 #: Commands that the shell does not look up in PATH.
 _BUILTINS = frozenset({"echo", "printf", "pwd", "test", "[", "true", "false", "type", "cd"})
 #: Commands that print their arguments and open no files.
 _PRINTING = frozenset({"echo", "printf"})
 #: Programs that read more files than those that a name stands for: `strings @FILE`, links in directories.
 _NOT_OF_NAMES = frozenset({"strings", "diff"})
+#: Programs that read all files of a directory, with the options that leave out those with credentials.
+_SEARCHING = {
+    **dict.fromkeys(("grep", "egrep", "fgrep"), (*GREP_OPTIONS, *GREP_DIRECTORIES)),
+    "diff": GREP_OPTIONS,
+    "rg": RG_OPTIONS,
+}
+_RECURSIVE = frozenset({"-r", "--recursive"})
 #: Programs that choose another version of themselves by a file of the repository.
 _SHIMS = frozenset({"rustup", "volta-shim", "mise", "asdf", "corepack", "rtx"})
 _TEST_OPERATORS = listed("! = == != -eq -ne -lt -le -gt -ge -nt -ot -ef -e -f -d -r -w -x -s -L -h -n -z -a -o ( )")
@@ -86,7 +88,8 @@ class Surroundings(Struct, frozen=True):
             target = resolve(str(directory / path), self.root, self.guarded)
         except (ToolFailed, ValueError, OSError):
             return False
-        return target.is_inside and not target.is_secret and not self._is_hidden(target) and not _is_credential(target)
+        is_closed = target.is_secret or target.is_credential or self._is_hidden(target)
+        return target.is_inside and not is_closed
 
     def _is_hidden(self, target: Target) -> bool:
         return any(map(self.is_hidden, {target.subject, target.unresolved or target.subject, str(target.path)}))
@@ -95,11 +98,6 @@ class Surroundings(Struct, frozen=True):
     def has_closed_files(self) -> bool:
         own = [Path(os.path.realpath(path)) for path in self.guarded]
         return self.hides_files or any(path.is_relative_to(self.root) for path in own)
-
-
-def _is_credential(target: Target) -> bool:
-    parts = {part for name in (target.subject, target.unresolved) for part in name.casefold().split("/")}
-    return any(CREDENTIALS.fullmatch(part) for part in parts)
 
 
 class ReadOnlyLine(Struct, frozen=True):
@@ -271,7 +269,29 @@ def _words(command: _Command, around: Surroundings) -> tuple[str, ...] | None:
         paths = _sed_paths(words)
     else:
         paths = _table_paths(command, around)
-    return words if paths is not None and all(around.is_open(path, command.directory) for path in paths) else None
+    if paths is None or not all(around.is_open(path, command.directory) for path in paths):
+        return None
+    return _without_credentials(name, words)
+
+
+def _without_credentials(name: str, words: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Add the options with which a program that searches directories skips files with credentials. None: unknown where
+    they belong."""
+    if name not in _SEARCHING:
+        return words
+    end = words.index("--") if "--" in words else len(words)
+    reading = read(_rules(name), words[:end])
+    if reading is None:
+        return None  # the dashes are the value of an option
+    if name in ("grep", "egrep", "fgrep") and _RECURSIVE.isdisjoint(reading.options):
+        return words
+    return (*words[:end], *_SEARCHING[name], *words[end:])
+
+
+def _rules(name: str) -> Program:
+    rules = program(name)
+    assert rules is not None
+    return rules
 
 
 def _table_paths(command: _Command, around: Surroundings) -> tuple[str, ...] | None:
@@ -287,7 +307,7 @@ def _table_paths(command: _Command, around: Surroundings) -> tuple[str, ...] | N
         return None  # a file with options
     if command.name == "rg" and "RIPGREP_CONFIG_PATH" in around.environment and "--no-config" not in options:
         return None
-    reads_all = command.name == "rg" or directories or not {"-r", "--recursive"}.isdisjoint(options)
+    reads_all = command.name == "rg" or directories or not _RECURSIVE.isdisjoint(options)
     if around.has_closed_files and reads_all and command.name in ("rg", "grep", "diff"):
         return None
     return reading.paths
@@ -314,7 +334,8 @@ def _git(command: _Command, around: Surroundings) -> tuple[str, ...] | None:
         return None
     if not all(around.is_open(path, directory) for path in reading.paths):
         return None
-    return ("-C", str(directory), *reading.words) if reading.directory else reading.words
+    words = without_credentials(reading, directory)
+    return ("-C", str(directory), *words) if words is not None and reading.directory else words
 
 
 def find_paths(words: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -382,12 +403,13 @@ def _xargs(command: _Command, around: Surroundings) -> str | None:
     words = _words(_Command(name, tried, command.directory, has_variable=False), around)
     path = first_program(name, around.environment.get("PATH", os.defpath))
     xargs = _program("xargs", around)
-    if words is None or path is None or xargs is None or not is_outside(path, around.root):
+    searching = _without_credentials(name, tuple(rest))
+    if words is None or searching is None or path is None or xargs is None or not is_outside(path, around.root):
         return None
     if not all(is_outside(file, around.root) for file in (sys.executable, xargs_guard.__file__)):
         return None
     guard = [sys.executable, "-I", "-S", xargs_guard.__file__, how.split, str(around.root), CREDENTIALS.pattern]
-    return f"{shlex.join(guard)} | {shlex.join([xargs, '-0', *how.options, path, *rest])}"
+    return f"{shlex.join(guard)} | {shlex.join([xargs, '-0', *how.options, path, *searching])}"
 
 
 class _Xargs(Struct, frozen=True):

@@ -212,6 +212,8 @@ class Reading(Struct, frozen=True):
     options: tuple[str, ...]
     #: Arguments that are not options.
     arguments: tuple[str, ...]
+    #: The indexes of `arguments` in the words.
+    positions: tuple[int, ...] = ()
 
 
 def read(rules: Program, words: tuple[str, ...], *, may_have_dash: bool = True) -> Reading | None:
@@ -220,17 +222,17 @@ def read(rules: Program, words: tuple[str, ...], *, may_have_dash: bool = True) 
     `may_have_dash`: the value of an option may be a word with a dash. Some programs take such a word for an option."""
     paths: list[str] = []
     options: list[str] = []
-    arguments: list[str] = []
+    positions: list[int] = []
     rest = list(words)[::-1]
     while rest:
         word = rest.pop()
         if word == "--":
-            arguments += rest[::-1]
+            positions += range(len(words) - len(rest), len(words))
             break
         if len(word) < 2 or word[0] != "-":
-            arguments.append(word)
+            positions.append(len(words) - len(rest) - 1)
             continue
-        if arguments and rules.arguments[-1:] == ("path?",):
+        if positions and rules.arguments[-1:] == ("path?",):
             return None  # a second argument is written, and after the first some programs read no options
         if rules.takes_numbers and word[1:].isascii() and word[1:].isdigit():
             continue
@@ -244,10 +246,12 @@ def read(rules: Program, words: tuple[str, ...], *, may_have_dash: bool = True) 
             kind = rules.options[name]
             if value is not None and kind is not None and not _is_valid(kind, value, paths):
                 return None
+    arguments = [words[index] for index in positions]
     kinds = list(rules.arguments)
     if kinds[:1] == ["pattern"] and not _PATTERN_OPTIONS.isdisjoint(options):
         kinds.pop(0)  # the pattern is the value of an option
-    return Reading(tuple(paths), tuple(options), tuple(arguments)) if _are_valid(kinds, arguments, paths) else None
+    is_valid = _are_valid(kinds, arguments, paths)
+    return Reading(tuple(paths), tuple(options), tuple(arguments), tuple(positions)) if is_valid else None
 
 
 def _option(rules: Program, word: str, rest: list[str]) -> list[tuple[str, str | None]] | None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from kedge.core.extensions import AgentDefinition
 from kedge.core.transcript import ToolCall
 from kedge.core.untrusted_text import one_line
 from kedge.tools.agent import AgentTool
@@ -54,13 +55,23 @@ class Toolset:
     def __init__(self, tools: tuple[Tool, ...] = ()) -> None:
         self._tools = {tool.name: tool for tool in tools}
 
-    def offered(self, *, to_child: bool, in_plan: bool = False) -> list[Tool]:
-        tools = (tool for tool in self._tools.values() if in_plan or not tool.only_in_plan)
-        return [tool for tool in tools if not to_child or (tool.read_only and tool.for_children)]
+    def offered(self, *, in_plan: bool = False, more: tuple[Tool, ...] = ()) -> list[Tool]:
+        """Return the tools for a Step. `more`: tools of extensions; a built-in tool of the same name is kept."""
+        every = {**{tool.name: tool for tool in more}, **self._tools}
+        return [tool for tool in every.values() if in_plan or not tool.only_in_plan]
 
-    def described(self, call: ToolCall) -> ToolCall:
+    def offered_to_child(self, agent: AgentDefinition | None, more: tuple[Tool, ...] = ()) -> list[Tool]:
+        """Return the tools of an agent: those of its definition, else those that change nothing. It starts no agents,
+        and plans are for its parent to present."""
+        tools = [tool for tool in self.offered(more=more) if tool.name != AgentTool.name]
+        if agent is None or agent.tools is None:
+            plain = [tool for tool in tools if tool.read_only and tool.for_children]
+            return [tool for tool in plain if agent is None or not agent.is_without(tool.name)]
+        return [own for tool in tools if (own := tool.for_agent(agent)) is not None]
+
+    def described(self, call: ToolCall, more: tuple[Tool, ...] = ()) -> ToolCall:
         """Return the call with its title and display. Never fails: the model may write any name and any input."""
-        tool = self._tools.get(call.name)
+        tool = self._tools.get(call.name) or next((tool for tool in more if tool.name == call.name), None)
         text = f"{call.name} {call.input[:CALL_TITLE_CHARS_MAX]}"
         if tool is not None:
             with suppress(ToolFailed):  # then the title shows the malformed input
@@ -71,7 +82,7 @@ class Toolset:
         return replace(call, title=title, display="compact" if tool is None else tool.display)
 
     def schema(self, tool: Tool) -> str:
-        return _schema(tool.input)
+        return tool.schema or _schema(tool.input)
 
     def decoded(self, tool: Tool, text: str) -> Any:
         """Return the input of a call as the tool's type. Numbers may be strings: models write them so at times."""

@@ -113,9 +113,9 @@ async def search(
     return Searched(bytes(data), code, is_directory)
 
 
-async def list_files(context: ToolContext, target: Target) -> tuple[list[str], bool]:
+async def list_files(context: ToolContext, target: Target, *, is_sorted: bool = True) -> tuple[list[str], bool]:
     """Return the files of a directory, relative to it, newest first, and whether these are all."""
-    searched = await search(context, target, ("--files", "--null", "--sortr=modified"))
+    searched = await search(context, target, ("--files", "--null", *["--sortr=modified"] * is_sorted))
     if not searched.is_directory:
         raise ToolFailed(f"{target.shown} is a file, not a directory; use view")
     if searched.code == -signal.SIGABRT:

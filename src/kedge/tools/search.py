@@ -14,8 +14,10 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
+from kedge.tools.credentials import is_credential
 from kedge.tools.file_threads import checkpoint
 from kedge.tools.path_patterns import PATTERN_CHARS_MAX, path_filter
 from kedge.tools.ripgrep import INPUT, SEARCH_S, TOO_MUCH_MEMORY, error_text, list_files, search
@@ -29,6 +31,8 @@ GREP_MATCHES_MAX = 200
 GREP_LINE_CHARS_MAX = 300
 #: Limit of the lines shown around a match.
 CONTEXT_LINES_MAX = 5
+#: Skipped files that a result names. Items.
+SKIPPED_SHOWN_MAX = 3
 #: Limit of a result, with room for the last line. Characters.
 SEARCH_CHARS_MAX = OUTPUT_CHARS_MAX - 500
 
@@ -45,6 +49,7 @@ Searches the content of files with a regular expression and shows matching lines
 - `path` is a directory or one file; `include` filters by name: `*.py`, `src/**/*.ts`.
 - `context` shows up to 5 lines around each match; `ignore_case` ignores upper and lower case.
 - Binary files and files that .gitignore excludes are not searched; hidden files are.
+- Files that may hold credentials (.env, *.pem) are skipped. To search one, name it in `path`; the user is asked.
 - At most 200 matches are shown, and long lines are cut around the match.
 """
 
@@ -165,12 +170,34 @@ class GrepTool(Tool):
                 return False  # outside the workspace it needs its own approval
             return not is_hidden
 
+        def holds_credentials(file: str) -> bool:
+            return not target.is_credential and is_credential(_below(target.subject, file))
+
         async def run() -> ToolOutput:
             async with context.threads.searches:
-                return await _grep(args, target, matches, context)
+                output = await _grep(args, target, lambda file: matches(file) and not holds_credentials(file), context)
+                return await _with_skipped(
+                    output, target, lambda file: holds_credentials(file) and matches(file), context
+                )
 
         description = f"Search {target.shown} for {printable(args.pattern)}"
         return Prepared(read_intent(("grep", "view"), target, description, msgspec.to_builtins(args)), run)
+
+
+async def _with_skipped(
+    output: ToolOutput, target: Target, is_skipped: Callable[[str], bool], context: ToolContext
+) -> ToolOutput:
+    """Add a line about the files that were skipped, whatever they contain."""
+    if not await context.threads.run(target.path.is_dir):
+        return output
+    files, _ = await list_files(context, target, is_sorted=False)
+    skipped = await context.threads.run(lambda: sorted(filter(is_skipped, files)))
+    if not skipped:
+        return output
+    names = ", ".join(_joined(target, file) for file in skipped[:SKIPPED_SHOWN_MAX])
+    more = ", ..." if len(skipped) > SKIPPED_SHOWN_MAX else ""
+    note = f"(Skipped {count_of(len(skipped), 'file')} that may hold credentials: {names}{more}.)"
+    return replace(output, content=f"{output.content}\n{note}")
 
 
 class _Text(msgspec.Struct):

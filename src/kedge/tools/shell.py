@@ -20,7 +20,7 @@ from kedge.core.untrusted_text import one_line, visible
 from kedge.programs import program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput
-from kedge.tools.command_parts import intent_parts
+from kedge.tools.command_parts import intent_parts, names_credential
 from kedge.tools.head_tail import HeadTail
 from kedge.tools.read_only import Surroundings, check_line
 from kedge.tools.shell_parser import commands_of
@@ -65,7 +65,8 @@ Runs one command line in a fresh bash, in the workspace. Nothing carries over be
   reported.
 - The user may have to approve a command. Plain commands that only read inside the workspace run without approval:
   ls, cat, grep, rg, find, git status/diff/log/show and the like, joined by `|`, `&&`, `||` and `;`, with `cd DIR &&`,
-  globs, `2>&1` and `2>/dev/null`. Variables, `$(...)`, loops, here-documents, `awk` and output files need approval.
+  globs, `2>&1` and `2>/dev/null`. Their searches skip files that may hold credentials (.env, *.pem). Variables,
+  `$(...)`, loops, here-documents, `awk`, output files and credentials need approval.
 - Without `timeout_s`, a command that still runs after a minute moves to the background, and you get its id. With
   `timeout_s` it is killed when the time is up.
 - `background: true` is for commands that do not end: servers, watchers. Check them with the jobs tool. Do not use `&`:
@@ -83,6 +84,15 @@ _SANDBOX_HINT = (
     "\n(It ran in the sandbox: no network, writes only in the workspace and the temporary directory, guarded files "
     "read-only. If it failed because of that, repeat it with the reason in `unconfined`; the user is asked.)"
 )
+
+
+#: What programs print that cannot write a protected file. Some continue, and their exit code is 0.
+_REFUSED_WRITES = ("Device or resource busy", "Read-only file system")
+
+
+def _may_have_met_the_sandbox(output: ToolOutput) -> bool:
+    code = output.metadata.get("exit_code")
+    return code is not None and (code != 0 or any(text in output.content for text in _REFUSED_WRITES))
 
 
 #: How an approval describes `keep`.
@@ -120,8 +130,8 @@ class BashTool(Tool):
             if await context.threads.run(_current_binding, args, context) != plan.intent.binding:
                 raise ToolFailed("the directory or the environment changed since the command was checked; try again")
             output = await self._run(plan.argv, args, plan.cwd, context)
-            is_confined = context.host.confinement == "workspace" and output.metadata.get("exit_code") not in (0, None)
-            return replace(output, content=output.content + _SANDBOX_HINT) if is_confined else output
+            is_hinted = context.host.confinement == "workspace" and _may_have_met_the_sandbox(output)
+            return replace(output, content=output.content + _SANDBOX_HINT) if is_hinted else output
 
         return Prepared(plan.intent, run, context.background.foreground)
 
@@ -194,6 +204,7 @@ def _plan(args: BashInput, cwd: Path, context: ToolContext, guarded: tuple[Path,
         needs_approval=args.keep or checked is None or not all(checked.parts),
         parts=parts,
         commands=commands_of(command),
+        exact_only=names_credential(command, cwd, context.root),
         grant=", ".join(offers[0]) if offers else "",
         offers=offers,
         escalation=args.unconfined,

@@ -219,9 +219,12 @@ _RUNS_NEXT = frozenset(
     {"npx", "bunx", "uvx", "uv run", "poetry run", "pdm run", "pipenv run", "rye run", "hatch run", "bundle exec"}
     | {"pnpm exec", "yarn exec", "python -m", "coverage run -m"}
 )
-#: Wildcards that the approval does not offer: they remove files, or send them.
+#: Wildcards that the approval does not offer: they remove files, or send them, or they need the network, which what a
+#: wildcard covers does not have.
 _NOT_OFFERED = frozenset(
     {"rm", "mv", "cp", "git push", "git reset", "git checkout", "git restore", "git branch", "tar"}
+    | {"git fetch", "git pull", "git ls-remote", "npm ci", "npm install", "npm outdated", "npm audit", "pnpm install"}
+    | {"pnpm outdated", "yarn install", "bun install", "uv sync", "uv lock", "uv tree", "go mod tidy"}
 )
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 #: A word without a meaning of its own: not an option, an assignment, a file of arguments, a toolchain or a URL.

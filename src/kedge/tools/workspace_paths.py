@@ -5,6 +5,7 @@ to that real path (deny rules also to the path as given), and `kedge.tools.disk`
 the file that was checked is the file that is opened.
 
     inside the workspace    read without approval; written with approval
+    credentials             read and written with approval for that file, anywhere (`tools.credentials`)
     outside                 read with approval; written with approval for that file
     guarded files           written with approval for that file, anywhere: git's own files and hooks, shell start-up
                             files, keys, settings of editors and of kedge that make them run programs
@@ -26,6 +27,7 @@ from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
 from kedge.core.untrusted_text import is_invisible
+from kedge.tools.credentials import is_credential
 from kedge.tools.file_threads import checkpoint
 from kedge.tools.known_files import bind
 from kedge.tools.tool_failed import ToolFailed
@@ -49,7 +51,7 @@ COMPARED_NAME_CHARS_MAX = 64
 #: Directories whose whole content is guarded.
 GUARDED_DIRECTORIES = frozenset(
     {".git", ".hg", ".husky", ".githooks", ".kedge", ".ssh", ".gnupg", ".aws", ".kube", ".docker"}
-    | {".vscode", ".idea", ".devcontainer", ".cursor", ".claude", ".codex", ".gemini"}
+    | {".vscode", ".idea", ".devcontainer", ".cursor", ".claude", ".agents", ".codex", ".gemini"}
 )
 #: Guarded file names, in any directory: many are read from any directory, not only from a home.
 GUARDED_NAMES = frozenset(
@@ -98,6 +100,8 @@ STEERING_PAIRS = frozenset(
 
 _GUARDED_ENTRIES = GUARDED_NAMES | GUARDED_DIRECTORIES | STEERING_NAMES | STEERING_DIRECTORIES
 _GUARDED_ENTRY_PAIRS = GUARDED_PAIRS | STEERING_PAIRS
+#: Directories of pairs: a link with such a name makes the entries of any directory obeyed.
+_GUARDED_LINKS = frozenset(directory for directory, _ in _GUARDED_ENTRY_PAIRS if directory.startswith("."))
 
 
 class Target(Struct, frozen=True):
@@ -116,6 +120,8 @@ class Target(Struct, frozen=True):
     is_secret: bool = False
     #: As `subject`, with symlinks unresolved. Empty if it is equal.
     unresolved: str = ""
+    #: Its name says that it holds credentials.
+    is_credential: bool = False
 
     @property
     def shown(self) -> str:
@@ -145,9 +151,16 @@ def resolve(path: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
     # Both: .git/hooks may be a symlink to a harmless directory, and a harmless name may be a symlink into .git.
     is_guarded = any(guards(path, guarded) for path in {lexical, real})
     is_steering = any(map(steers, {lexical, real}))
-    is_secret = is_below(real, guarded)
+    holds_credentials = is_credential(subject) or is_credential(unresolved)
     return Target(
-        real, subject, is_inside, is_guarded, is_steering, is_secret, unresolved if unresolved != subject else ""
+        real,
+        subject,
+        is_inside,
+        is_guarded or holds_credentials,
+        is_steering,
+        is_below(real, guarded),
+        unresolved if unresolved != subject else "",
+        holds_credentials,
     )
 
 
@@ -224,6 +237,11 @@ def guards_entry(directory: str, name: str) -> bool:
     return entry in _GUARDED_ENTRIES or (parent, entry) in _GUARDED_ENTRY_PAIRS
 
 
+def guards_link(name: str) -> bool:
+    """Return whether a symlink with this name could stand for a directory with guarded entries."""
+    return _folded((name,))[0] in _GUARDED_LINKS
+
+
 def _folded(names: Iterable[str]) -> list[str]:
     """On some file systems .GIT is .git."""
     return [(name if name.isascii() else unicodedata.normalize("NFC", name)).casefold() for name in names]
@@ -239,7 +257,7 @@ def _is_git_directory(path: Path) -> bool:
 def read_intent(names: tuple[str, ...], target: Target, description: str, params: Mapping[str, object]) -> Intent:
     """The Intent of a read-only tool. `params`: all its other arguments, for the user and for the binding."""
     text = json.dumps({**params, "path": target.subject}, ensure_ascii=False)
-    is_open = target.is_inside and not target.is_secret
+    is_open = target.is_inside and not target.is_secret and not target.is_credential
     return Intent(
         names=names,
         action="read",

@@ -3,7 +3,7 @@
 Reads names from standard input, and prints them with a NUL after each, if all are paths inside the workspace. A name
 that may be an option, leads outside or is a credential ends it, with a message and no further output.
 
-Arguments: how the input is split (nul, lines, words), the workspace, and a pattern for the names of credentials.
+Arguments: how the input is split (nul, lines, words), the workspace, and a pattern for the paths of credentials.
 """
 
 import os
@@ -43,8 +43,8 @@ def _is_open(name: str, root: str, credentials: re.Pattern[str]) -> bool:
     if name.startswith("-") or "\0" in name or len(name) > 4096:
         return False
     real = os.path.realpath(name)
-    parts = {*os.path.normpath(name).casefold().split("/"), *real[len(root) :].casefold().split("/")}
-    return (real == root or real.startswith(root.rstrip("/") + "/")) and not any(map(credentials.fullmatch, parts))
+    paths = (os.path.normpath(name).casefold(), real[len(root.rstrip("/")) :].casefold())
+    return (real == root or real.startswith(root.rstrip("/") + "/")) and not any(map(credentials.fullmatch, paths))
 
 
 if __name__ == "__main__":

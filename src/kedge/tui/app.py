@@ -28,7 +28,7 @@ from kedge.core.records import OFFLINE
 from kedge.errors import KedgeError
 from kedge.tui.connection import ServerConnection
 from kedge.tui.external_editor import in_terminal
-from kedge.tui.key_bindings import CONFIRM_COMMANDS, KEYS, MODE_COMMANDS, KeyCommand, bindings
+from kedge.tui.key_bindings import CONFIRM_COMMANDS, KEYS, MODE_COMMANDS, TYPE_COMMAND, KeyCommand, bindings
 from kedge.tui.panels.approval_panel import ApprovalPanel
 from kedge.tui.panels.file_completions import FileCompletions
 from kedge.tui.panels.prompt_panel import PromptPanel
@@ -124,7 +124,7 @@ class KedgeApp(App[int]):
             yield AskResult()
             yield RunLine()
             yield QueuePanel()
-            yield (completions := FileCompletions(Path(self.connection.path)))
+            yield (completions := FileCompletions(Path(self.connection.path), self.prompts.resources))
             yield PromptPanel(completions, approval, self._history, self.connection.path)
             yield Hints()
 
@@ -305,7 +305,7 @@ class KedgeApp(App[int]):
         return str(self.connection.workspace.config.get("model") or OFFLINE) if self._following else ""
 
     def _draw_hints(self) -> None:
-        if not self.session_id:  # Enter cannot send anything yet
+        if not (self.session_id and self.is_ready):  # Enter cannot send anything yet, or the screens are closed
             return
         self.part(Hints).set_state(
             busy=self.view.active(self.session_id) is not None,
@@ -341,7 +341,7 @@ class KedgeApp(App[int]):
         self.action_palette() if event.key == "/" else self.action_help()
 
     def on_prompt_panel_edited(self) -> None:
-        if self.session_id and not self.prompts.is_editing:
+        if self.is_ready and self.session_id and not self.prompts.is_editing:
             self.drafts.put(self.session_id, self.part(PromptPanel).text)
         self._draw_hints()
 
@@ -369,11 +369,16 @@ class KedgeApp(App[int]):
         return super().check_action(action, parameters)
 
     def action_palette(self) -> None:
-        commands = [key for key in KEYS if key.command and key.action != "palette"]
-        self.push_screen(PaletteScreen(commands), partial(self._run_command, self.session_id))
+        palette = PaletteScreen([key for key in KEYS if key.command and key.action != "palette"])
+        self.push_screen(palette, partial(self._run_command, self.session_id))
+        self.start(self.prompts.list_in(palette))
 
     def _run_command(self, session_id: str, command: KeyCommand | None) -> None:
-        if command is not None and self.sessions.is_still_shown(session_id):
+        if command is None or not self.sessions.is_still_shown(session_id):
+            return
+        if command.action == TYPE_COMMAND:
+            self.part(PromptPanel).set_text(f"{command.command} ")
+        else:
             self.call_next(self.run_action, command.action)
 
     def action_next_mode(self) -> None:
@@ -411,6 +416,9 @@ class KedgeApp(App[int]):
     def action_approve(self, action: Answer) -> None:
         self.asks.approve(action)
 
+    def action_choose_rule(self) -> None:
+        self.asks.choose_rule()
+
     def action_deny(self) -> None:
         self.asks.deny()
 
@@ -432,6 +440,15 @@ class KedgeApp(App[int]):
 
     def action_jobs(self) -> None:
         self.sessions.open_jobs()
+
+    def action_extensions(self) -> None:
+        self.sessions.open_extensions()
+
+    def action_phone(self) -> None:
+        self.sessions.open_phone()
+
+    def action_grants(self) -> None:
+        self.sessions.open_grants()
 
     def action_models(self) -> None:
         self.sessions.choose_model()

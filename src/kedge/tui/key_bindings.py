@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 from textual.binding import Binding
 
+from kedge.client.safe_text import one_line
+
 
 class KeyCommand(Struct, frozen=True):
     keys: str
@@ -14,6 +16,8 @@ class KeyCommand(Struct, frozen=True):
     group: str
     #: Its name in the palette; empty: not a command.
     command: str = ""
+    #: A key of a related action, which the palette shows for a command without a key.
+    related_key: str = ""
 
     @property
     def shown(self) -> str:
@@ -26,6 +30,7 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("f2", "approve('allow')", "allow once", "Approvals"),
     KeyCommand("f3", "approve('allow_session')", "allow in this session", "Approvals"),
     KeyCommand("f4", "approve('allow_always')", "always allow in this workspace", "Approvals"),
+    KeyCommand("f5", "choose_rule", "choose or edit the rule to allow", "Approvals"),
     KeyCommand("f8", "deny", "deny; the text in the prompt is the reason", "Approvals"),
     KeyCommand("ctrl+up,alt+pageup", "ask_page(-1)", "scroll up in the approval", "Approvals"),
     KeyCommand("ctrl+down,alt+pagedown", "ask_page(1)", "scroll down in the approval", "Approvals"),
@@ -34,13 +39,16 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("ctrl+s", "sessions", "find, preview, rename, fork or delete sessions", "Sessions", "sessions"),
     KeyCommand("ctrl+l", "models", "choose the model of this session", "Sessions", "model"),
     KeyCommand("shift+tab", "next_mode", "next mode: ask, edits, plan, auto", "Sessions"),
-    KeyCommand("", "mode", "choose the mode: what passes without asking", "Sessions", "mode"),
+    KeyCommand("", "mode", "choose the mode: what passes without asking", "Sessions", "mode", related_key="shift+tab"),
+    KeyCommand("", "grants", "list or revoke the rules of earlier answers", "Approvals", "grants"),
     KeyCommand("", "jobs", "show or end commands that continue after their run", "Sessions", "jobs"),
     KeyCommand("", "undo", "undo the file changes of the last run", "Sessions", "undo"),
     KeyCommand("", "rewind", "return to before an earlier prompt: conversation, files or both", "Sessions", "rewind"),
     KeyCommand("", "redo", "take back the last undo or rewind of files", "Sessions", "redo"),
     KeyCommand("", "fork", "continue in a copy of this session", "Sessions", "fork"),
     KeyCommand("", "export", "export this session to a Markdown file", "Sessions", "export"),
+    KeyCommand("", "extensions", "show servers, skills, commands, agents and hooks", "Sessions", "extensions"),
+    KeyCommand("", "phone", "continue on a phone: show the link to this session as a QR code", "Sessions", "phone"),
     KeyCommand("", "summarize", "replace the history that the model sees with a summary", "Sessions", "summarize"),
     KeyCommand("", "rename", "rename this session", "Sessions", "rename"),
     KeyCommand("pageup", "page_up", "scroll up", "Transcript"),
@@ -54,6 +62,17 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("f1", "help", "all keys and commands (also ? in an empty prompt)", "General", "help"),
     KeyCommand("ctrl+q", "quit", "quit; runs continue on the server", "General", "quit"),
 )
+
+#: The action of a prompt command: its name goes to the prompt, where the user adds arguments.
+TYPE_COMMAND = "type_command"
+#: Its texts in the palette: one line. Characters.
+PROMPT_COMMAND_CHARS_MAX = 200
+
+
+def prompt_command(name: str, argument_hint: str, description: str) -> KeyCommand:
+    text = one_line(f"{argument_hint} {description}", PROMPT_COMMAND_CHARS_MAX)
+    return KeyCommand("", TYPE_COMMAND, text, "Prompts", f"/{one_line(name, PROMPT_COMMAND_CHARS_MAX)}")
+
 
 #: The modes of a session, as commands of a palette.
 MODE_COMMANDS: tuple[KeyCommand, ...] = tuple(
@@ -86,7 +105,7 @@ TYPED: tuple[tuple[str, str], ...] = (
 
 #: Keys that answer an approval while the prompt is empty, for the help. They are not bindings.
 ANSWER_KEYS: tuple[tuple[str, str], ...] = (
-    ("y or 1, 2, 3, n or 4", "answer as F2, F3, F4, F8, while the prompt is empty"),
+    ("y or 1, 2, 3, e, n or 4", "as F2, F3, F4, F5, F8, while the prompt is empty"),
     ("arrows, then enter", "choose an answer, while the prompt is empty"),
 )
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kedge.client.safe_text import one_line, visible_line
-from kedge.client.view.ask_text import answer_label
+from kedge.client.view.ask_text import CLIENT_ID_CHARS, answer_label
 from kedge.client.view.conversation import Ask
 from kedge.client.view.workspace_view import ClosedAsk, WorkspaceView
-from kedge.core.approvals import Answer
+from kedge.core.approvals import BY_RULE, Answer
 from kedge.errors import KedgeError
 from kedge.tui.notice import send_notice
 from kedge.tui.panels.approval_panel import ApprovalPanel
 from kedge.tui.panels.prompt_panel import PromptPanel
 from kedge.tui.panels.question_panel import QuestionPanel
 from kedge.tui.panels.status_text import AskResult
+from kedge.tui.render.themes import THEMES
+from kedge.tui.screens.rule_screen import RuleScreen
 from kedge.wire import models as m
 
 if TYPE_CHECKING:
     from kedge.tui.app import KedgeApp
 
-#: Of a client id: enough to tell two clients apart. Characters.
-CLIENT_ID_CHARS = 4
 #: Of a session title in the title of a panel. Characters.
 ORIGIN_TITLE_CHARS_MAX = 40
 #: Nested agents: more than the server allows. Items.
@@ -48,6 +50,7 @@ class PendingAsks:
         current = next((ask for ask in asks if previous is not None and ask.id == previous.id), None)
         if previous is not None and current is None:
             self._record_result(previous, asks)
+        self._close_dialog(asks)
         self._shown = current if current is not None and self._shown_in == app.session_id else next(iter(asks), None)
         self._shown_in = app.session_id
         self._sent &= {ask.id for ask in asks}
@@ -80,6 +83,20 @@ class PendingAsks:
             active = self._app.view.active(self._shown_in)
             self._result = (closed_text(ask, closed), self._shown_in, active.run_id if active else "")
 
+    def _close_dialog(self, asks: list[Ask]) -> None:
+        """Close the dialog of an approval that is no longer pending, and report why, unless this user answered it."""
+        app, screen = self._app, self._app.screen
+        if not isinstance(screen, RuleScreen) or any(ask.id == screen.ask.id for ask in asks):
+            return
+        screen.dismiss(None)
+        closed = app.view.closed_asks.get(screen.ask.id)
+        if any(ask.tool_call_id == screen.ask.tool_call_id for ask in asks):
+            app.report("this call has changed and asks again", "warning")
+        elif closed is None:
+            app.report("this approval is no longer pending", "warning")
+        elif closed.by != app.connection.client.client_id:
+            app.report(closed_text(screen.ask, closed), "warning")
+
     def _result_text(self) -> str:
         """Return the last result until another Ask appears, another Run starts, or another session is shown."""
         text, session_id, run_id = self._result
@@ -110,21 +127,31 @@ class PendingAsks:
     def approve(self, action: Answer) -> None:
         panel = self._app.part(ApprovalPanel)
         if ask := panel.answerable(action):
-            self._app.start(self._answer(ask.id, action, ""))
+            self._app.start(self._answer(ask.id, "", action))
         elif panel.answerable("allow"):
             self._app.report("this can only be allowed once", "warning")
+
+    def choose_rule(self) -> None:
+        panel = self._app.part(ApprovalPanel)
+        if ask := panel.answerable("rule"):
+            self._app.push_screen(
+                RuleScreen(ask, THEMES[self._app.theme_name], partial(self._answer, ask.id, ""), self._app.start)
+            )
+        elif ask := panel.answerable("allow"):
+            text = "this rule cannot be changed" if ask.grant else "this can only be allowed once"
+            self._app.report(text, "warning")
 
     def deny(self) -> None:
         if ask := self._app.part(ApprovalPanel).answerable("deny"):
             reason = self._app.part(PromptPanel).put_away().strip()
-            self._app.start(self._answer(ask.id, "deny", reason))
+            self._app.start(self._answer(ask.id, reason, "deny"))
 
-    async def _answer(self, ask_id: str, action: Answer, reason: str) -> None:
+    async def _answer(self, ask_id: str, reason: str, action: Answer, rules: Sequence[str] = ()) -> None:
         """Send an answer. A reason that did not reach the model goes back to the prompt."""
         self._sent.add(ask_id)
         self.draw()
         try:
-            is_used = await self._app.actions.answer(ask_id, action, reason)
+            is_used = await self._app.actions.answer(ask_id, action, reason, rules)
         except KedgeError:
             self._sent.discard(ask_id)
             self.draw()
@@ -189,5 +216,7 @@ def closed_text(ask: Ask, closed: ClosedAsk) -> str:
     name = ask.tool_name if isinstance(ask, m.PermissionRequest) else "question"
     if not closed.answer:
         return f"{name}: withdrawn, because the run was stopped"
+    if closed.by == BY_RULE:
+        return f"{name}: {answer_label(closed.answer)} by a rule or the mode"
     client = f"another client ({closed.by[:CLIENT_ID_CHARS]})" if closed.by else "another client"
     return f"{name}: {answer_label(closed.answer)} by {client}"

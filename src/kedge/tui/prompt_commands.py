@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kedge.client.attachment_files import read_attachments
 from kedge.client.client import NOT_RECORDED
 from kedge.errors import Invalid, KedgeError
 from kedge.tui.external_editor import edited
+from kedge.tui.key_bindings import prompt_command
 from kedge.tui.panels.file_completions import FileCompletions
 from kedge.tui.panels.prompt_panel import PromptPanel
 from kedge.tui.panels.queue_panel import QueueAction
 from kedge.tui.panels.transcript_panel import TranscriptPanel
+from kedge.tui.screens.palette_screen import PaletteScreen
 from kedge.tui.state.mentions import mentioned
 from kedge.tui.state.shell_commands import ShellCommands
 from kedge.wire import models as m
@@ -90,6 +93,19 @@ class PromptCommands:
     async def open_editor(self) -> None:
         prompt = self._app.part(PromptPanel)
         prompt.set_text(await edited(prompt.text, self._app.run_editor))
+
+    async def list_in(self, palette: PaletteScreen) -> None:
+        """Add the prompt commands of the workspace to the palette."""
+        with suppress(KedgeError):  # the palette has all other commands
+            listed = await self._app.connection.client.commands(self._app.connection.id)
+            palette.add([prompt_command(one.name, one.argument_hint, one.description) for one in listed])
+
+    async def resources(self) -> list[str]:
+        """Return the resources of MCP servers that the server knows, as `server:uri`. It starts none for this."""
+        with suppress(KedgeError):  # file names are offered anyway
+            listed = await self._app.connection.client.extensions(self._app.connection.id)
+            return [offer[1:] for one in listed if one.kind == "mcp" for offer in one.offers if offer.startswith("@")]
+        return []
 
     def toggle_fold(self) -> None:
         self.folds = not self.folds

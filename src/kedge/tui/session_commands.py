@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kedge.core.modes import Mode
+from kedge.core.records import Effort
 from kedge.errors import Conflict, KedgeError, NotFound
 from kedge.tui.panels.prompt_panel import PromptPanel
+from kedge.tui.panels.settle_timer import SETTLE_S
 from kedge.tui.panels.transcript_panel import TranscriptPanel
 from kedge.tui.render.themes import THEMES
+from kedge.tui.screens.extensions_screen import ExtensionsScreen
+from kedge.tui.screens.grants_screen import GrantsScreen
 from kedge.tui.screens.jobs_screen import JobsScreen
 from kedge.tui.screens.models_screen import ModelsScreen
+from kedge.tui.screens.phone_screen import PhoneScreen
 from kedge.tui.screens.rewind_screen import RewindScreen
 from kedge.tui.screens.sessions_screen import SessionsScreen
 from kedge.tui.screens.title_screen import TitleScreen
@@ -111,7 +117,7 @@ class SessionCommands:
 
     def update_list(self) -> None:
         for screen in self._app.screen_stack:
-            if isinstance(screen, SessionsScreen | JobsScreen):
+            if isinstance(screen, SessionsScreen | JobsScreen | ExtensionsScreen):
                 screen.update_from(self._app.view)
 
     def open_jobs(self) -> None:
@@ -119,19 +125,34 @@ class SessionCommands:
         app.push_screen(JobsScreen(app.connection, app.session_id, app.start, app.now_ms))
         self.update_list()
 
+    def open_extensions(self) -> None:
+        self._app.push_screen(ExtensionsScreen(self._app.connection, self._app.view, self._app.start))
+
+    def open_phone(self) -> None:
+        app = self._app
+        if app.session_id:
+            app.push_screen(PhoneScreen(app.connection, app.session_id, app.start))
+        else:
+            app.report("no session yet: send a prompt first", "warning")
+
+    def open_grants(self) -> None:
+        app = self._app
+        screen = GrantsScreen(app.connection, app.view, app.session_id, app.start, app.report, app.now_ms)
+        app.push_screen(screen)
+
     def choose_model(self) -> None:
         app = self._app
         session = app.view.session(app.session_id)
-        screen = ModelsScreen(app.connection, session.model if session else "")
+        screen = ModelsScreen(app.connection, session.model if session else "", session.effort if session else "")
         app.push_screen(screen, partial(self._set_model, app.session_id))
 
-    def _set_model(self, session_id: str, name: str | None) -> None:
-        if name is not None and self.is_still_shown(session_id):
-            self._app.start(self._change_model(session_id, name))
+    def _set_model(self, session_id: str, chosen: tuple[str, Effort] | None) -> None:
+        if chosen is not None and self.is_still_shown(session_id):
+            self._app.start(self._change_model(session_id, *chosen))
 
-    async def _change_model(self, session_id: str, name: str) -> None:
+    async def _change_model(self, session_id: str, name: str, effort: Effort) -> None:
         connection = self._app.connection
-        await connection.client.change_session(connection.id, session_id, model=name)
+        await connection.client.change_session(connection.id, session_id, model=name, effort=effort)
         await self.load_models()
 
     async def load_models(self) -> None:
@@ -156,6 +177,10 @@ class SessionCommands:
 
     async def _switch(self, session_id: str, mode: Mode, otherwise: Mode | None) -> None:
         app = self._app
+        if otherwise is not None and app.view.asks():
+            await asyncio.sleep(SETTLE_S)  # a mode that the key only passes must not settle a pending approval
+        if self._wanted_modes.get(session_id) != mode:
+            return
         try:
             await app.actions.set_mode(session_id, mode)
         except Conflict as error:

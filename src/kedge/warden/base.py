@@ -103,6 +103,8 @@ class ProcessSpec:
     env: Mapping[str, str]
     #: None: /dev/null. A file that is open for reading. "pipe": the caller writes (`WardenProcess.write`).
     stdin: BinaryIO | Literal["pipe"] | None = None
+    #: Standard error has a pipe of its own (`WardenProcess.read_stderr`). False: it is merged into the output.
+    separate_stderr: bool = False
     #: Writable paths, in addition to some devices; everything is readable. None: no sandbox.
     writable: tuple[str, ...] | None = None
     #: Paths that are read-only in the sandbox even inside `writable`. Like `hidden` and `reachable`: absolute, without
@@ -118,6 +120,9 @@ class ProcessSpec:
     #: A directory that is empty, writable and private to the process tree, in memory. Enforced as `protected` is; a
     #: path that does not exist is ignored. Empty: none.
     scratch: str = ""
+    #: Limits of each process: memory for data (RLIMIT_DATA), and processor time. 0: none. Bytes and seconds.
+    data_bytes_max: int = 0
+    cpu_s_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,10 @@ def _exec_tool(order: KeeperMessage, streams: list[int]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for kind, limit in ((resource.RLIMIT_DATA, order["data_bytes_max"]), (resource.RLIMIT_CPU, order["cpu_s_max"])):
+        _, hard = resource.getrlimit(kind)
+        if limit and (hard == resource.RLIM_INFINITY or limit < hard):
+            resource.setrlimit(kind, (limit, limit))
     _mount(order)
     _enter(order["cwd"])
     if order["writable"] is not None:
@@ -104,13 +108,13 @@ _TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW 
 
 
 def _attach(order: KeeperMessage, streams: list[int]) -> None:
-    """Connect standard input, output and error. Without `stdin` it stays /dev/null, as in the keeper; exec closes all
-    other descriptors."""
+    """Connect standard input, output and error. Without `stdin` it stays /dev/null, as in the keeper; without `stderr`
+    errors go to the output. exec closes all other descriptors."""
     remaining = list(streams)
     if order["stdin"]:
         os.dup2(remaining.pop(0), 0)
     os.dup2(remaining[0], 1)
-    os.dup2(remaining[0], 2)
+    os.dup2(remaining[-1], 2)
 
 
 def _describe(error: BaseException, order: KeeperMessage) -> str:

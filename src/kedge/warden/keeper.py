@@ -40,6 +40,10 @@ OVERSEER_S = 5.0
 #: Time until the remaining processes of a killed tree (stuck in the kernel, or of another user) are reported. Seconds.
 LEFT_S = 1.0
 
+#: Interval of the checks whether the server is alive. A timer of the kernel does not count the time of a suspended
+#: machine. Seconds.
+ALIVE_CHECK_S = 1.0
+
 #: Interval of the sweeps for processes whose overseer was killed. Seconds.
 SWEEP_S = 0.005
 
@@ -68,6 +72,8 @@ class Keeper:
         #: Trees whose overseer was killed: they are gone when no stray process remains.
         self._sweeping: list[Tree] = []
         self._closing = False
+        #: The time at which the server counts as dead if it does not report again; None: it need not report.
+        self._dead_at: float | None = None
         self._selector = selectors.DefaultSelector()
         self._wake = wake_on_signals()
 
@@ -92,7 +98,11 @@ class Keeper:
         if self._sweeping:
             return SWEEP_S
         times = [at for tree in self._trees.values() for at in (tree.kill_at, tree.give_up_at) if at is not None]
-        return max(min(times) - time.monotonic(), 0) if times else None
+        rest_s = max(min(times) - time.monotonic(), 0) if times else None
+        if self._dead_at is None or not self._trees:
+            return rest_s
+        check_s = min(max(self._dead_at - _boot_time(), 0), ALIVE_CHECK_S)
+        return check_s if rest_s is None else min(rest_s, check_s)
 
     # --- the server
 
@@ -112,20 +122,30 @@ class Keeper:
         for line in self._lines.feed(data):
             if "run" in line:
                 # Descriptors arrive with the first byte of their message: the oldest belong to this one.
-                number = 1 + line["stdin"]
+                number = 1 + line["stdin"] + line["stderr"]
                 streams, self._descriptors = self._descriptors[:number], self._descriptors[number:]
                 self._start(line, streams)
             elif "end" in line:
                 self._end(line)
             elif "ping" in line:
                 self._report({"pong": line["ping"]})
+            elif "alive_until" in line:
+                # A server that was dead stays dead: its node has lost its leases.
+                if not self._is_server_dead:
+                    self._dead_at = line["alive_until"]
             elif (tree := self._trees.get(line["count"])) is not None:
                 self._forward(tree, line)
+
+    @property
+    def _is_server_dead(self) -> bool:
+        return self._dead_at is not None and _boot_time() >= self._dead_at
 
     def _start(self, order: KeeperMessage, streams: list[int]) -> None:
         # Before the fork: a server that does not find this among our last messages starts the program elsewhere.
         self._report({"accepted": order["run"]})
         try:
+            if self._is_server_dead:
+                raise OSError(None, "the server did not renew its lease in time")
             ours, its = socket.socketpair()
             with ours, its:
                 child = os.fork()
@@ -243,6 +263,9 @@ class Keeper:
 
     def _enforce_deadlines(self) -> None:
         now = time.monotonic()
+        if self._is_server_dead:
+            for tree in [tree for tree in self._trees.values() if tree.kill_at is None and tree.give_up_at is None]:
+                self._end({"end": tree.key, "grace_s": 0.0})
         for tree in list(self._trees.values()):
             if tree.kill_at is not None and tree.kill_at <= now:
                 tree.kill_at, tree.give_up_at = None, now + LEFT_S
@@ -252,6 +275,11 @@ class Keeper:
                 self._gone(tree, list(descendants(tree.child)))
                 if self._closing:
                     del self._trees[tree.key]
+
+
+def _boot_time() -> float:
+    """Return the seconds since the boot, with those in which the machine was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _close_all_but(*exempt: int) -> None:

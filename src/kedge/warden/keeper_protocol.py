@@ -2,13 +2,16 @@
 
 Server to keeper, which forwards it to the overseer of the tree `id`:
 
-    {"run": id, "argv", "cwd", "env", "stdin",                        with the descriptors of the streams attached
+    {"run": id, "argv", "cwd", "env", "stdin", "stderr",              with the descriptors of the streams attached
      "writable", "protected", "hidden", "reachable", "scratch",       see `base.ProcessSpec`
+     "data_bytes_max", "cpu_s_max",
      "landlock", "mounts",                                            the sandbox layers to use
      "network"}                                                       how to isolate it: "namespace", "filter" or null
     {"end": id, "grace_s"}      terminate the tree (SIGTERM), then kill it
     {"count": id, "tag"}        count its processes that are alive
     {"ping": number}            answered by the keeper itself, at once
+    {"alive_until": time}       kill all trees then, and start none, unless another such message arrives before. In
+                                seconds of CLOCK_BOOTTIME
 
 Keeper to server:
 
@@ -30,7 +33,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-WIRE_VERSION = 4
+WIRE_VERSION = 6
 
 #: Size of a message: the kernel accepts argument lists of 2 MiB, and JSON may take six bytes for one. Bytes.
 KEEPER_MESSAGE_BYTES_MAX = 16 * 1024 * 1024

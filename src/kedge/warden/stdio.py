@@ -108,7 +108,9 @@ class InputPipe(_PipeEnd):
 class Stdio:
     output: OutputPipe
     stdin: InputPipe | None
-    #: The other ends in the order of sending: input if there is one, output.
+    #: None: merged into the output.
+    stderr: OutputPipe | None
+    #: The other ends in the order of sending: input if there is one, output, error if there is one.
     theirs: tuple[int, ...]
 
 
@@ -133,5 +135,10 @@ def open_stdio(spec: ProcessSpec) -> Stdio:
             undo.callback(os.close, theirs[0])
         output, write = pipe()
         theirs.append(write)
+        stderr = None
+        if spec.separate_stderr:
+            errors, write = pipe()
+            stderr = OutputPipe(errors)
+            theirs.append(write)
         undo.pop_all()
-        return Stdio(OutputPipe(output), stdin, tuple(theirs))
+        return Stdio(OutputPipe(output), stdin, stderr, tuple(theirs))

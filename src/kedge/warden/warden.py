@@ -49,6 +49,8 @@ class Warden:
         self._keys = itertools.count(1)
         self._sandbox = Sandbox()
         self._is_closed = False
+        #: See `stay_alive`; None: processes may run without a limit.
+        self._alive_until: float | None = None
 
     async def start(self) -> None:
         """Start the keeper. Raises WardenFailed if that is not possible on this machine."""
@@ -98,6 +100,14 @@ class Warden:
                     raise
             return process
 
+    def stay_alive(self, until: float) -> None:
+        """Have the keeper kill all processes at this time, and start none, unless this is called again before.
+
+        The time is that of CLOCK_BOOTTIME, in seconds. The keeper does that even if this process is stopped."""
+        self._alive_until = until
+        if self._client is not None:
+            self._client.send({"alive_until": until})
+
     async def close(self) -> None:
         """Kill all processes that still run. They are dead on return."""
         self._is_closed = True
@@ -118,6 +128,8 @@ class Warden:
                 if self._client is not None:
                     await self._client.close()
                 self._client = await KeeperClient.open(self._mechanism_choice)
+                if self._alive_until is not None:
+                    self._client.send({"alive_until": self._alive_until})
             return self._client
 
     async def _find_sandbox(self) -> Sandbox:
@@ -177,10 +189,13 @@ class Warden:
             "hidden": spec.hidden,
             "reachable": spec.reachable,
             "scratch": spec.scratch,
+            "data_bytes_max": spec.data_bytes_max,
+            "cpu_s_max": spec.cpu_s_max,
             "landlock": sandbox.landlock > 0,
             "mounts": sandbox.mounts,
             "network": None if spec.network or writable is None else sandbox.network,
             "stdin": spec.stdin is not None,
+            "stderr": spec.separate_stderr,
         }
         if len(encode(order)) > KEEPER_MESSAGE_BYTES_MAX:
             raise ProcessFailed(f"{spec.argv[0]}: Argument list too long")

@@ -32,6 +32,7 @@ class WardenProcess:
         self._send = send
         self._output = streams.output
         self._stdin = streams.stdin
+        self._stderr = streams.stderr
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = loop.create_future()
         self._exit: asyncio.Future[ExitStatus] = loop.create_future()
@@ -49,6 +50,10 @@ class WardenProcess:
     async def read(self) -> bytes:
         """Return the next bytes of the output; b"" at the end. Nothing is read ahead."""
         return await self._output.read()
+
+    async def read_stderr(self) -> bytes:
+        """Return the next bytes of standard error; b"" at the end, and if it is merged into the output."""
+        return b"" if self._stderr is None else await self._stderr.read()
 
     async def write(self, data: bytes) -> None:
         """Write to standard input. Raises ProcessFailed if it is not a pipe, or has no reader any more."""
@@ -154,6 +159,8 @@ class WardenProcess:
         for count in self._counts.values():
             _settle(count, len(left))
         self._output.finish()
+        if self._stderr is not None:
+            self._stderr.finish()
         self.close_stdin()
         _settle(self._gone, left)
 

@@ -10,9 +10,10 @@ from msgspec import UNSET
 from kedge.core.approvals import Ask
 from kedge.core.kept_commands import KeptCommand
 from kedge.core.records import RunRecord, SessionView, Usage
-from kedge.core.transcript import Message, Part
+from kedge.core.transcript import Message, Part, Text
 from kedge.wire import models as m
 from kedge.wire.job_models import JobBody
+from kedge.wire.trace_models import TraceBody
 
 
 def usage_body(usage: Usage) -> m.UsageBody:
@@ -29,7 +30,7 @@ def run_body(run: RunRecord) -> m.RunBody:
         workspace_id=run.workspace_id,
         seq=run.seq,
         state=run.state,
-        prompt=run.prompt.text,
+        prompt=run.prompt.typed,
         accepted_at=run.accepted_at,
         usage=usage_body(run.usage),
         cleanup=run.cleanup,
@@ -47,7 +48,15 @@ def run_body(run: RunRecord) -> m.RunBody:
         message_id=run.message_id or UNSET,
         text=run.text if ended else UNSET,
         context_tokens=run.context_tokens,
+        trace=trace_body(run) or UNSET,
     )
+
+
+def trace_body(run: RunRecord) -> list[TraceBody]:
+    return [
+        TraceBody(kind=entry.kind, at=entry.at, mark=entry.mark or UNSET, before=entry.before or UNSET)
+        for entry in run.trace
+    ]
 
 
 def receipt(run: RunRecord) -> m.Receipt:
@@ -73,6 +82,7 @@ def session_body(view: SessionView) -> m.SessionBody:
         ],
         summary_message_id=session.summary_message_id,
         model=session.model,
+        effort=session.effort,
         parent_run_id=session.parent_run_id,
         mode=session.mode,
         jobs=[job_body(entry) for entry in session.kept_commands],
@@ -92,6 +102,9 @@ def job_body(entry: KeptCommand) -> JobBody:
 
 
 def part_body(part: Part) -> m.PartBody:
+    if isinstance(part, Text):  # front ends show what the user typed
+        data = {"text": part.command, "expanded": part.text} if part.command else {"text": part.text}
+        return m.PartBody(type=part.kind, data=data)
     return m.PartBody(type=part.kind, data={name: getattr(part, name) for name in part.__struct_fields__})
 
 

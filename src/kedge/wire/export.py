@@ -123,8 +123,8 @@ def _blocks(message: Message) -> list[tuple[Literal["text", "output"], str]]:
     blocks: list[tuple[Literal["text", "output"], str]] = []
     for part in message.parts:
         match part:
-            case Text(text=text):
-                blocks.append(("text", text))
+            case Text(text=text, command=command):
+                blocks.append(("text", f"{command}\n\n{text}" if command else text))
             case Reasoning(thinking=thinking):
                 blocks.append(("text", "\n".join(f"| {line}" for line in thinking.splitlines())))
             case ToolCall() as call:

@@ -34,10 +34,12 @@ from kedge.core.events import (
     SessionRewound,
     StepStarted,
 )
+from kedge.core.extensions import ExtensionState
 from kedge.core.records import RecordKind, Records, RunRecord, SessionView, Usage
 from kedge.core.transcript import Message, Reasoning, Text
 from kedge.wire import models as m
 from kedge.wire.codec import ask_body, message_body, part_body, run_body, session_body, usage_body
+from kedge.wire.extension_models import extension_body
 from kedge.wire.job_models import JobOutputEvent
 from kedge.wire.reversal_models import RewindEvent
 
@@ -60,6 +62,7 @@ EventType = Literal[
     "presence",
     "job_output",
     "config_problem",
+    "extension",
     "permission_request",
     "permission_notification",
     "question_batch_request",
@@ -263,6 +266,10 @@ def presence(session_id: str, clients: int) -> bytes:
 
 def config_problem(problem: str) -> bytes:
     return frame("config_problem", "updated", m.ConfigProblem(problem=problem))
+
+
+def extension(state: ExtensionState) -> bytes:
+    return frame("extension", "updated", extension_body(state))
 
 
 def kept_output(session_id: str, id_: str, text: str) -> bytes:

@@ -10,10 +10,11 @@ from kedge.core.approvals import RULE_CHARS_MAX, Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome, Reason
 from kedge.core.modes import Mode
-from kedge.core.records import OnApproval, OnDisconnect
+from kedge.core.records import Effort, OnApproval, OnDisconnect
 from kedge.core.transcript import Role
 from kedge.wire.job_models import JobBody
 from kedge.wire.limits import MESSAGE_CHARS_MAX, MODEL_CHARS_MAX, OPTION_MAX, QUESTIONS_MAX, RULES_MAX
+from kedge.wire.trace_models import TraceBody
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
@@ -31,6 +32,7 @@ class UpdateSession(Struct, kw_only=True):
     title: str | None = None
     #: The default model of its Runs; empty: the configured one.
     model: Annotated[str, Meta(max_length=MODEL_CHARS_MAX)] | None = None
+    effort: Effort | None = None
     #: Obeyed by the next tool call of the session.
     mode: Mode | None = None
 
@@ -58,6 +60,8 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     when_busy: WhenBusy | None = None
     on_disconnect: OnDisconnect = "continue"
     model: Annotated[str, Meta(max_length=MODEL_CHARS_MAX)] | None = None
+    #: How much the model thinks; empty: its default. None: that of the session, if the Run uses its model.
+    effort: Effort | None = None
     max_steps: Annotated[int, Meta(gt=0, le=OPTION_MAX)] | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=OPTION_MAX)] | None = None
     budget_usd: Annotated[float, Meta(gt=0, le=OPTION_MAX)] | None = None
@@ -68,6 +72,9 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     deny: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
     #: The mode of the session while this Run is active; None: the session's own.
     mode: Mode | None = None
+    #: The prompt may be `/name arguments`, which stands for a prompt command or a skill; `//` is a plain slash. Words
+    #: `@server:uri` are resources of MCP servers, which are attached.
+    expand: bool = False
 
 
 class GrantPermission(Struct, kw_only=True):
@@ -208,6 +215,7 @@ class SessionBody(Struct, kw_only=True):
     summary_message_id: str = ""
     #: Empty: the configured one.
     model: str = ""
+    effort: Effort = ""
     #: The Run whose child agent uses this session; empty: a session of the user.
     parent_run_id: str = ""
     #: What the agent may do without asking, at present. An agent's session has the mode of its parent.
@@ -272,6 +280,8 @@ class RunBody(Struct, kw_only=True):
     text: str | UnsetType = UNSET
     #: Size of the last request to the model and its reply; 0: not known. Tokens.
     context_tokens: int = 0
+    #: Cancels, moves, folds and resumes, in order: at most the last 50.
+    trace: list[TraceBody] | UnsetType = UNSET
 
 
 class Receipt(Struct, kw_only=True):
@@ -366,6 +376,7 @@ class PermissionNotification(Struct, kw_only=True):
     granted: bool
     #: allow, allow_session, allow_always or deny; empty if it was withdrawn.
     answer: str = ""
+    #: The client; "rule" if a new grant or mode permits the call.
     answered_by: str = ""
     withdrawn: bool = False
 

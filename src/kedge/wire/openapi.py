@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -12,10 +12,18 @@ from msgspec import Struct
 from kedge.wire.models import ErrorBody
 
 #: Errors of the checks that every route has.
-_COMMON = {"400": "Malformed request", "401": "Missing or wrong token", "403": "Foreign Origin"}
+_COMMON = {"400": "Malformed request", "401": "Missing or wrong token", "403": "Foreign Origin, or not permitted"}
+_COMMON |= {"410": "The link was used or has expired"}
 _COMMON |= {"404": "Not found", "409": "Conflict with the current state", "413": "Too large", "415": "Not JSON"}
 _COMMON |= {"421": "Foreign Host", "422": "Wrong type", "429": "Limit reached", "503": "Shutting down"}
 _COMMON |= {"504": "The directory of the workspace does not answer"}
+
+
+#: read: every browser may use the route. act: not one that may only read. owner: no browser.
+Access = Literal["read", "act", "owner"]
+#: How a request names its session, for browsers that reach one session only. `server.session_scope` checks each.
+#: listed: the reply has only what belongs to the session. workspace: about the session's workspace.
+SessionSource = Literal["path", "run", "body", "query", "ask", "listed", "workspace", "none"]
 
 
 class RouteSpec(Struct, frozen=True):
@@ -34,6 +42,23 @@ class RouteSpec(Struct, frozen=True):
     #: Further media types that the query can select.
     other_media_types: tuple[str, ...] = ()
     needs_token: bool = True
+    #: The reply is a list, to which each node of a cluster adds its own part, ordered by this field; empty: it is not.
+    merged_by: str = ""
+    #: The request concerns all nodes of a cluster.
+    for_all_nodes: bool = False
+    #: None: `read` for GET, else `act`.
+    declared_access: Access | None = None
+    #: None: from the names in the path; without them, a browser of one session may not use the route.
+    declared_session: SessionSource | None = None
+
+    @property
+    def access(self) -> Access:
+        return self.declared_access or ("read" if self.method == "GET" else "act")
+
+    @property
+    def session(self) -> SessionSource | None:
+        in_path: dict[str, SessionSource] = {"{sid}": "path", "{run_id}": "run"}
+        return self.declared_session or next((source for name, source in in_path.items() if name in self.path), None)
 
 
 def openapi(specs: Iterable[RouteSpec], version: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from kedge.wire.models import PermissionRequest, QuestionBody, QuestionResponse
 
 #: Length of an approval's title, its description; the full details follow it. Characters.
 APPROVAL_TITLE_CHARS_MAX = 300
+#: Of a client id: enough to tell two clients apart. Characters.
+CLIENT_ID_CHARS = 4
 #: Length of the name of a tool's parameter: longer names leave no room for the value. Characters.
 PARAMETER_NAME_CHARS_MAX = 24
 
@@ -37,9 +39,20 @@ class ApprovalField(NamedTuple):
 
 
 def approval_title(ask: PermissionRequest) -> str:
-    title = visible_line(ask.description, APPROVAL_TITLE_CHARS_MAX)
-    is_command = title == f"$ {ask.params.get('command')}"
-    return f"{visible_line(ask.tool_name)} needs your approval{': ' + title if title and not is_command else ''}"
+    title = visible_line(_without_command(ask), APPROVAL_TITLE_CHARS_MAX)
+    return f"{visible_line(ask.tool_name)} needs your approval{': ' + title if title else ''}"
+
+
+def _without_command(ask: PermissionRequest) -> str:
+    """Return the description without the start of the command at its end: all of it is below the title."""
+    description, command = ask.description, ask.params.get("command")
+    if not isinstance(command, str):
+        return description
+    words = " ".join(command.split())
+    index = description.find("$ ")
+    while index >= 0 and not words.startswith(description[index + 2 :].removesuffix("…")):
+        index = description.find("$ ", index + 1)
+    return description if index < 0 else description[:index].removesuffix(": ")
 
 
 def approval_fields(ask: PermissionRequest) -> Iterator[ApprovalField]:

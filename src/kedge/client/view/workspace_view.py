@@ -20,6 +20,7 @@ from msgspec import Struct
 from kedge.client.event_stream import StreamEvent
 from kedge.client.view.conversation import Ask, Conversation, ViewChanges
 from kedge.wire import models as m
+from kedge.wire.extension_models import ExtensionBody
 from kedge.wire.job_models import JobOutputEvent
 
 #: Closed Asks, kept so that a late request event does not reopen one. Items, the oldest are dropped first.
@@ -55,6 +56,9 @@ class WorkspaceView:
     def __init__(self) -> None:
         #: Why the configuration files are not in effect; empty: they are. Each new stream sends it again.
         self.config_problem = ""
+        #: The states of extensions that have changed since the stream began, by kind and name. At most as many as the
+        #: workspace has: the server bounds them.
+        self.extensions: dict[tuple[str, str], ExtensionBody] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -135,6 +139,10 @@ class WorkspaceView:
                 self._apply_progress(msgspec.convert(payload, m.ProgressBody), changes)
             case "config_problem":
                 self.config_problem = str(payload.get("problem", ""))
+                changes.sessions = True
+            case "extension":
+                extension = msgspec.convert(payload, ExtensionBody)
+                self.extensions[extension.kind, extension.name] = extension
                 changes.sessions = True
             case "job_output":
                 self._apply_job_output(msgspec.convert(payload, JobOutputEvent), changes)

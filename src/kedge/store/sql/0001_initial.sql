@@ -77,12 +77,25 @@ CREATE TABLE runs (
     session_id TEXT NOT NULL,
     seq INTEGER NOT NULL,
     state TEXT NOT NULL,
+    accepted_at INTEGER NOT NULL,
+    ended_at INTEGER,
     record BLOB NOT NULL,
     PRIMARY KEY (workspace_id, run_id)
 ) STRICT;
 
 CREATE INDEX runs_by_session ON runs (session_id, seq);
 CREATE INDEX runs_live ON runs (workspace_id, session_id, seq) WHERE state <> 'ended';
+
+-- For statistics; see kedge/core/run_facts.py. Without the columns of an index over times: a query reads the rows in the
+-- order of their ends, and each Run pays for an index.
+CREATE TABLE run_facts (
+    ordinal INTEGER PRIMARY KEY NOT NULL,
+    workspace_id TEXT NOT NULL,
+    ended_at INTEGER NOT NULL,
+    facts BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX run_facts_by_workspace ON run_facts (workspace_id);
 
 -- Separate from the Run, whose record is rewritten in each Step: a prompt may hold a megabyte of text.
 CREATE TABLE prompts (
@@ -136,6 +149,7 @@ CREATE TABLE messages (
 ) STRICT;
 
 CREATE INDEX messages_by_session ON messages (session_id, ordinal);
+CREATE INDEX messages_by_run ON messages (session_id, run_id, ordinal);
 
 CREATE TABLE message_tails (
     message_ordinal INTEGER NOT NULL,

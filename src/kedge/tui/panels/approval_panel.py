@@ -2,12 +2,14 @@
 
 The panel never takes the focus, so that the user can keep typing in the prompt. Its keys take effect a moment after a
 new approval appears: a key meant for the previous approval must not answer the new one. Enter answers only after an
-arrow has highlighted an answer: it is too easily pressed twice.
+arrow has highlighted an answer: it is too easily pressed twice. A rule other than the first one offered is chosen or
+edited in a dialog (rule_screen.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -27,12 +29,25 @@ from kedge.wire import models as m
 #: A longer rule is shown with the text, where there is room for all of it, and the keys refer to it. Characters.
 RULE_IN_KEYS_CHARS_MAX = 30
 
-#: The answers in the order of the panel: its plain keys, its F-key, the answer, and the action of the app.
-_ANSWERS: tuple[tuple[tuple[str, ...], str, Answer, str], ...] = (
-    (("y", "1"), "F2", "allow", "approve('allow')"),
-    (("2",), "F3", "allow_session", "approve('allow_session')"),
-    (("3",), "F4", "allow_always", "approve('allow_always')"),
-    (("n", "4"), "F8", "deny", "deny"),
+#: An answer, or the dialog in which the user chooses a rule.
+Choice = Answer | Literal["rule"]
+
+
+class PanelKey(NamedTuple):
+    plain_keys: tuple[str, ...]
+    f_key: str
+    choice: Choice
+    #: The action of the app.
+    action: str
+
+
+#: In the order of the panel.
+_KEYS = (
+    PanelKey(("y", "1"), "F2", "allow", "approve('allow')"),
+    PanelKey(("2",), "F3", "allow_session", "approve('allow_session')"),
+    PanelKey(("3",), "F4", "allow_always", "approve('allow_always')"),
+    PanelKey(("e",), "F5", "rule", "choose_rule"),
+    PanelKey(("n", "4"), "F8", "deny", "deny"),
 )
 _STEPS = {"up": -1, "left": -1, "down": 1, "right": 1}
 
@@ -55,8 +70,8 @@ class ApprovalPanel(Vertical):
         #: The approval that the keys answer.
         self.approval: m.PermissionRequest | None = None
         self._is_sent = False
-        #: The answer that Enter sends; None until an arrow key has chosen one.
-        self._highlighted: Answer | None = None
+        #: What Enter does; None until an arrow key has chosen it.
+        self._highlighted: Choice | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
@@ -89,19 +104,21 @@ class ApprovalPanel(Vertical):
         elif was_sent != is_sent:
             self._update_keys()
 
-    def answerable(self, action: Answer) -> m.PermissionRequest | None:
-        """Return the approval that `action` would answer now, if any."""
+    def answerable(self, choice: Choice) -> m.PermissionRequest | None:
+        """Return the approval that `choice` would apply to now, if any."""
         ask = self.approval
         if ask is None or self._is_sent or not (self._settle_timer.is_settled and self._settle_timer.is_in_view):
             return None
-        return ask if action in ("allow", "deny") or ask.grant else None
+        if choice in ("allow", "deny"):
+            return ask
+        return ask if (ask.offers if choice == "rule" else ask.grant) else None
 
     async def answer_by_key(self, key: str) -> bool:
         """Handle a plain key that was pressed in an empty prompt; return whether it was one of the panel's keys."""
         if self.answerable("allow") is None:
             return False
         if key in _STEPS:
-            offered = [answer for _, _, answer, _ in _ANSWERS if self.answerable(answer)]
+            offered = [one.choice for one in _KEYS if self.answerable(one.choice)]
             if self._highlighted in offered:
                 index = (offered.index(self._highlighted) + _STEPS[key]) % len(offered)
             else:
@@ -109,9 +126,11 @@ class ApprovalPanel(Vertical):
             self._highlighted = offered[index]
             self._update_keys()
             return True
-        for keys, _, answer, action in _ANSWERS:
-            if key in keys or (key == "enter" and answer == self._highlighted):
-                await self.app.run_action(action)
+        for one in _KEYS:
+            if one.choice == "rule" and not self.answerable("rule"):
+                continue  # its letter is text then
+            if key in one.plain_keys or (key == "enter" and one.choice == self._highlighted):
+                await self.app.run_action(one.action)
                 return True
         return False
 
@@ -138,28 +157,47 @@ class ApprovalPanel(Vertical):
         if self._is_sent:
             self.query_one("#keys", Static).update("sending your answer …")
             return
-        ask = self.approval
-        rule = visible(ask.grant, keep="") if ask else ""
-        name = rule if len(rule) <= RULE_IN_KEYS_CHARS_MAX else "the rule above"
-        texts: dict[Answer, str] = {"allow": "once", "deny": "deny"}
-        if rule:
-            texts |= {"allow_session": f"this session: {name}", "allow_always": f"always: {name}"}
+        texts = choice_texts(self.approval) if self.approval else {}
         links = []
-        for keys, f_key, answer, action in _ANSWERS:
-            if answer in texts:
-                link = Content.styled(
-                    f"{keys[0]}/{f_key} {texts[answer]}", Style.from_meta({"@click": f"app.{action}"})
-                )
-                links.append(link.stylize("reverse") if answer == self._highlighted else link)
+        for one in _KEYS:
+            if one.choice in texts:
+                text = f"{one.plain_keys[0]}/{one.f_key} {texts[one.choice]}"
+                link = Content.styled(text, Style.from_meta({"@click": f"app.{one.action}"}))
+                links.append(link.stylize("reverse") if one.choice == self._highlighted else link)
         self.query_one("#keys", Static).update(Content("  ").join(links) + Content(" (prompt text = reason)"))
 
 
+def choice_texts(ask: m.PermissionRequest) -> dict[Choice, str]:
+    """Return the texts of the available choices. Long rules are shown above the keys (`approval_rows`)."""
+    texts: dict[Choice, str] = {"allow": "once", "deny": "deny"}
+    if rule := visible(ask.grant, keep=""):
+        name = rule if len(rule) <= RULE_IN_KEYS_CHARS_MAX else "the rule above"
+        texts |= {"allow_session": f"this session: {name}", "allow_always": f"always: {name}"}
+    if wider := wider_rules(ask):
+        texts["rule"] = "other rule" + (f": {wider}" if len(wider) <= RULE_IN_KEYS_CHARS_MAX else "")
+    elif ask.offers:
+        texts["rule"] = "edit the rule"
+    return texts
+
+
+def wider_rules(ask: m.PermissionRequest) -> str:
+    """Return the widest offer as one line; empty if F3 and F4 grant the only one."""
+    return visible(", ".join(ask.offers[-1]), keep="") if len(ask.offers) > bool(ask.grant) else ""
+
+
 def approval_rows(ask: m.PermissionRequest, width: int) -> Iterator[TextRow]:
+    yield from call_rows(ask, width)
+    if len(ask.grant) > RULE_IN_KEYS_CHARS_MAX:
+        yield from folded(visible(ask.grant, keep=""), width, "k.text", "rule: ")
+    if len(wider := wider_rules(ask)) > RULE_IN_KEYS_CHARS_MAX:
+        yield from folded(wider, width, "k.text", "other rule: ")
+    if diff := approval_diff(ask):
+        yield from diff_rows(diff, width)
+
+
+def call_rows(ask: m.PermissionRequest, width: int) -> Iterator[TextRow]:
+    """Yield the fields of the call: the command, where it runs, other parameters."""
     for field in approval_fields(ask):
         text = with_tilde(field.text) if field.kind == "path" else field.text
         style = "k.muted" if field.kind == "path" else "k.text"
         yield from folded(text, width, style, field.label, "k.accent" if field.kind == "command" else "k.muted")
-    if len(ask.grant) > RULE_IN_KEYS_CHARS_MAX:
-        yield from folded(visible(ask.grant, keep=""), width, "k.text", "rule: ")
-    if diff := approval_diff(ask):
-        yield from diff_rows(diff, width)

@@ -1,4 +1,4 @@
-"""The list of file names offered after `@`."""
+"""The list of file names and resources of MCP servers offered after `@`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import subprocess
 import sysconfig
 import threading
 import time
-from heapq import nsmallest
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from kedge.core.name_matching import best_matches, can_be_mentioned
 from kedge.programs import program_outside
-from kedge.tui.state.mentions import can_be_mentioned
 
 #: Names searched at each key; of larger workspaces the first ones. Items.
 NAMES_MAX = 20_000
@@ -41,10 +41,12 @@ class FileCompletions(OptionList, can_focus=False):
             super().__init__()
             self.name = name
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, resources: Callable[[], Awaitable[list[str]]]) -> None:
+        """`resources`: returns those that the server knows, as `server:uri`."""
         super().__init__(markup=False, compact=True)
-        self._root = root
+        self._root, self._resources = root, resources
         self._names: list[str] = []
+        self._references: list[str] = []
         self._word: str | None = None
         self._offered: list[str] = []
         #: The user closed the list: it stays closed until the next mention.
@@ -60,7 +62,8 @@ class FileCompletions(OptionList, can_focus=False):
             self._is_closed = False
         elif self._word is None:
             # Listed for each mention: files change while an agent works.
-            self.run_worker(self._read_names(), exclusive=True)
+            self.run_worker(self._read_names(), exclusive=True, group="names")
+            self.run_worker(self._read_references(), exclusive=True, group="references")
         self._word = word
         self._draw()
 
@@ -91,8 +94,13 @@ class FileCompletions(OptionList, can_focus=False):
         self._names = await asyncio.to_thread(names_in, self._root)
         self._draw()
 
+    async def _read_references(self) -> None:
+        self._references = [name for name in await self._resources() if can_be_mentioned(name)]
+        self._draw()
+
     def _draw(self) -> None:
-        offered = [] if self._word is None or self._is_closed else best_matches(self._word, self._names)
+        names = [*self._references, *self._names]
+        offered = [] if self._word is None or self._is_closed else best_matches(self._word, names, OFFERED_MAX)
         if offered == [self._word]:
             offered = []  # the name is complete: Enter sends
         if offered == self._offered:
@@ -106,30 +114,6 @@ class FileCompletions(OptionList, can_focus=False):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.post_message(self.Chosen(self._offered[event.option_index]))
-
-
-def best_matches(word: str, names: list[str]) -> list[str]:
-    """Return the names that contain all letters of the word in this order, the best match first."""
-    letters = word.lower()
-    ranked = ((_rank(letters, name.lower()), name) for name in names)
-    return [name for rank, name in nsmallest(OFFERED_MAX, ((rank, name) for rank, name in ranked if rank is not None))]
-
-
-def _rank(letters: str, name: str) -> tuple[int, int, int] | None:
-    """Return a sort key, lower for a better match; None: no match."""
-    index = -1
-    for letter in letters:
-        index = name.find(letter, index + 1)
-        if index < 0:
-            return None
-    last = name.rpartition("/")[2]
-    if last.startswith(letters):
-        kind = 0
-    elif letters in last:
-        kind = 1
-    else:
-        kind = 2 if letters in name else 3
-    return kind, name.count("/"), len(name)
 
 
 def names_in(root: Path) -> list[str]:

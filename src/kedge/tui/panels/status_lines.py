@@ -7,6 +7,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from kedge.client.safe_text import one_line
+from kedge.client.view.number_text import duration
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.modes import Mode
 from kedge.tui.render.cell_width import Piece, cut, fitted
@@ -54,6 +55,7 @@ class TopLine(Widget):
         right: list[Piece] = [
             (0, mode),
             (2, one_line(self._model, 100)),
+            (2, f"effort {session.effort}" if session and session.effort else ""),
             (1, self._context_text),
             (3, _dollars(session.usage.cost_usd) if session else ""),
             (4, f"{clients} clients" if clients > 1 else ""),
@@ -165,7 +167,3 @@ def context_percent(view: WorkspaceView, session_id: str, model: m.ModelBody | N
 def _dollars(cost: float) -> str:
     """Format a cost; empty below half a cent."""
     return f"${cost:.2f}" if cost >= 0.005 else ""
-
-
-def duration(seconds: int) -> str:
-    return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60} s"

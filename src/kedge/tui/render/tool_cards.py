@@ -16,6 +16,7 @@ from kedge.tui.render.diff_lines import diff_rows, draw_row
 from kedge.tui.render.renderer import Renderer, clean, shortened
 from kedge.wire import models as m
 from kedge.wire.brief import call_text, diff_of
+from kedge.wire.result_notes import result_notes
 
 #: The left margin, which contains the marks, and the indent of the text below a mark. Columns.
 MARGIN, INDENT = 2, 4
@@ -111,6 +112,10 @@ class ToolCards:
             yield from self._folded(key, rows, lambda row: draw_row(row, self._renderer, width), DIFF_LINES, MARGIN)
         elif display != "compact" or result.data.get("is_error") or self._folds.is_open(key):
             yield from self.output(key, result.data["content"], DONE_LINES)
+        for note in result_notes(result.data.get("metadata") or ""):
+            style = "k.bad" if note.kind == "error" else "k.warn"
+            name = "hook" if note.kind == "hook" else ""
+            yield RenderedLine(self.head("!", style, name, note.text, ("", "")))
 
     def _is_live(self, run_id: str) -> bool:
         run = self._view.run(run_id)

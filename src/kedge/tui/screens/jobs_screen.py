@@ -105,7 +105,7 @@ class JobsScreen(ModalScreen[None]):
             )
         finally:
             self._is_loading = False
-        if self.is_mounted:
+        if self.is_current:
             lines = harmless(shown.output).splitlines()[-DRAWN_LINES_MAX:]
             self.query_one(Static).update("\n".join(lines) or "(no output)")
             self.query_one(VerticalScroll).scroll_end(animate=False)

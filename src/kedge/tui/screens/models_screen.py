@@ -1,4 +1,4 @@
-"""The dialog that chooses a model, with limits and prices."""
+"""The dialog that chooses a model, with limits and prices, and its effort."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from kedge.client.safe_text import one_line, visible_line
+from kedge.client.view.number_text import token_count
+from kedge.core.records import EFFORTS, Effort
 from kedge.errors import KedgeError
 from kedge.tui.connection import ServerConnection
 from kedge.tui.panels.text_field import TextField
@@ -34,8 +36,8 @@ NO_PROVIDER = (
 )
 
 
-class ModelsScreen(ModalScreen[str | None]):
-    """Returns the name of a model, empty for the configured default; None if the dialog was cancelled."""
+class ModelsScreen(ModalScreen[tuple[str, Effort] | None]):
+    """Returns the name of a model, empty for the configured default, and the effort. None: the dialog was cancelled."""
 
     DEFAULT_CSS = f"""
     ModelsScreen {{ align: center top; }}
@@ -54,27 +56,33 @@ class ModelsScreen(ModalScreen[str | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "cancel", show=False),
+        Binding("tab", "change_effort(1)", show=False, priority=True),
+        Binding("shift+tab", "change_effort(-1)", show=False, priority=True),
         *[Binding(key, f"move('{key}')", show=False, priority=True) for key in ("up", "down", "pageup", "pagedown")],
     ]
     AUTO_FOCUS = "Input"
 
-    def __init__(self, connection: ServerConnection, current: str) -> None:
+    def __init__(self, connection: ServerConnection, current: str, effort: Effort) -> None:
         super().__init__()
-        self._connection, self._current = connection, current
+        self._connection, self._current, self._effort = connection, current, effort
         self._models: list[m.ModelBody] = []
         #: The model names of the lines.
         self._offered: list[str] = []
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title = "Model of this session"
-            box.border_subtitle = "enter: choose · esc: cancel"
+            box.border_title = self._title
+            box.border_subtitle = "enter: choose · tab: effort · esc: cancel"
             yield TextField(placeholder="search", max_length=MODEL_CHARS_MAX, compact=True)
             yield Static(classes="head", markup=False)
             lines = OptionList(markup=False, compact=True)
             lines.can_focus = False
             yield lines
             yield Static(classes="note", markup=False)
+
+    @property
+    def _title(self) -> str:
+        return f"Model of this session · effort: {self._effort or 'default'}"
 
     def on_mount(self) -> None:
         self.run_worker(self._load())
@@ -126,6 +134,10 @@ class ModelsScreen(ModalScreen[str | None]):
         index = self.query_one(OptionList).highlighted
         return self._offered[index] if index is not None and index < len(self._offered) else None
 
+    def action_change_effort(self, steps: int) -> None:
+        self._effort = EFFORTS[(EFFORTS.index(self._effort) + steps) % len(EFFORTS)]
+        self.query_one(Vertical).border_title = self._title
+
     def action_move(self, key: str) -> None:
         lines = self.query_one(OptionList)
         match key:
@@ -141,11 +153,11 @@ class ModelsScreen(ModalScreen[str | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if (name := self._chosen()) is not None:
-            self.dismiss(name)
+            self.dismiss((name, self._effort))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.dismiss(self._offered[event.option_index])
+        self.dismiss((self._offered[event.option_index], self._effort))
 
     def action_cancel(self) -> None:
         self.dismiss(None)
@@ -190,9 +202,7 @@ def _numbers(model: m.ModelBody | None) -> tuple[str, ...]:
 
 
 def _tokens(count: int | UnsetType) -> str:
-    if isinstance(count, UnsetType):
-        return "-"
-    return f"{count / 1_000_000:g}M" if count >= 1_000_000 else f"{count / 1000:.4g}k"
+    return "-" if isinstance(count, UnsetType) else token_count(count)
 
 
 def _usd(price: float | UnsetType) -> str:

@@ -13,11 +13,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from kedge.tui.key_bindings import KeyCommand
+from kedge.tui.key_bindings import KeyCommand, key_name
 from kedge.tui.panels.text_field import TextField
 
-#: Screens with fewer lines have no margins.
-LOW_LINES = 20
+#: Screens with fewer lines have no margins: 24 lines then show all commands.
+LOW_LINES = 25
+#: Longer names do not widen the first column. Cells.
+NAME_CELLS_MAX = 24
 
 
 class PaletteScreen(ModalScreen[KeyCommand | None]):
@@ -45,6 +47,12 @@ class PaletteScreen(ModalScreen[KeyCommand | None]):
         self._commands = commands
         self._matches: list[KeyCommand] = []
 
+    def add(self, commands: list[KeyCommand]) -> None:
+        """Add commands that the server has sent meanwhile."""
+        self._commands = [*self._commands, *commands]
+        if self.is_mounted and commands:
+            self._draw()
+
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "Commands"
@@ -70,7 +78,7 @@ class PaletteScreen(ModalScreen[KeyCommand | None]):
         listed = self.query_one(OptionList)
         index, width = listed.highlighted or 0, listed.scrollable_content_region.width
         self._matches = matching(self._commands, self.query_one(Input).value)
-        names = max(len(key.command) for key in self._commands)
+        names = min(NAME_CELLS_MAX, max(len(key.command) for key in self._commands))
         listed.set_options([Option(_line(key, names, width)) for key in self._matches])
         listed.highlighted = min(index, len(self._matches) - 1) if self._matches else None
 
@@ -91,10 +99,11 @@ class PaletteScreen(ModalScreen[KeyCommand | None]):
 
 
 def _line(key: KeyCommand, names: int, width: int) -> Content:
-    room = max(1, width - names - 2 - (cell_len(key.shown) + 2 if key.shown else 0))
+    shown = key.shown or key_name(key.related_key)
+    room = max(1, width - max(names, cell_len(key.command)) - 2 - (cell_len(shown) + 2 if shown else 0))
     description = Content(key.description).truncate(room, ellipsis=True, pad=True)
-    shown = f"  {key.shown}" if key.shown else ""
-    return Content.assemble((key.command.ljust(names + 2), "bold"), description, shown)
+    shown = f"  {shown}" if shown else ""
+    return Content.assemble((f"{key.command.ljust(names)}  ", "bold"), description, shown)
 
 
 def matching(commands: list[KeyCommand], typed: str) -> list[KeyCommand]:
@@ -106,7 +115,7 @@ def matching(commands: list[KeyCommand], typed: str) -> list[KeyCommand]:
 
 def _rank(key: KeyCommand, letters: str) -> int | None:
     """Return a sort key, lower for a better match; None: no match."""
-    name, description = key.command.casefold(), "".join(key.description.casefold().split())
+    name, description = key.command.casefold().removeprefix("/"), "".join(key.description.casefold().split())
     tests = (
         name == letters,
         name.startswith(letters),

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection
 from urllib.parse import unquote, urlsplit
 
-from kedge.core.untrusted_text import visible
+from kedge.core.name_matching import can_be_mentioned
 
 #: A longer paste is text, not paths: about 20 long paths. Characters.
 PATHS_CHARS_MAX = 8192
@@ -25,11 +25,6 @@ def partial_mention(before: str) -> tuple[int, str] | None:
     """Return the start of the mention being typed, and its partial name."""
     match = _PARTIAL.search(before)
     return (match.start(), match[1] or match[2] or "") if match else None
-
-
-def can_be_mentioned(name: str) -> bool:
-    """Return whether the name can be typed and shown: no quotes, no invisible characters."""
-    return '"' not in name and visible(name, keep="") == name
 
 
 def mention(name: str) -> str:

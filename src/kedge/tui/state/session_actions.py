@@ -8,7 +8,7 @@ is a Run to cancel.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -81,6 +81,7 @@ class SessionActions:
             run_id=run_id,
             attachments=attachments or None,
             when_busy="fold" if folds else "queue",
+            expand=True,
         )
         try:
             return await self._in_order(session_id, lambda: self._client.submit(self._workspace_id, prompt))
@@ -152,13 +153,15 @@ class SessionActions:
 
     # --- approvals --------------------------------------------------------------------------------------------------
 
-    async def answer(self, ask_id: str, action: Answer, reason: str = "") -> bool:
-        """Answer an approval; return whether this answer counts. The events report any other answer."""
+    async def answer(self, ask_id: str, action: Answer, reason: str = "", rules: Sequence[str] = ()) -> bool:
+        """Answer an approval; return whether this answer counts. The events report any other answer.
+
+        `rules`: to grant instead of the first offer."""
         shown = next((ask for ask in self._view.asks() if ask.id == ask_id), None)
         binding = shown.binding if isinstance(shown, m.PermissionRequest) else ""
         try:
             reply = await self._connection.retry(
-                lambda: self._client.answer_permission(self._workspace_id, ask_id, action, reason, binding)
+                lambda: self._client.answer_permission(self._workspace_id, ask_id, action, reason, binding, rules)
             )
         except (Conflict, NotFound):
             return False

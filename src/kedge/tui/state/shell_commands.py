@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kedge.client.safe_text import one_line
-from kedge.tui.panels.status_lines import duration
+from kedge.client.view.number_text import duration
 from kedge.tui.render.cell_width import Piece
 from kedge.tui.state.session_actions import SessionActions
 
