@@ -12,6 +12,9 @@ import pytest
 from kedge.testing.hosted import HostedEndpoint
 from tests.conformance.harness import Endpoint, Peer, Server, open_http
 
+#: The end of a server's log that is shown with a failed test. Characters.
+LOG_CHARS = 3_000
+
 
 @pytest.fixture(scope="session")
 def endpoint() -> Iterator[Endpoint]:
@@ -54,6 +57,8 @@ def own_server(endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., Ser
 
     yield start
     for server in started:
+        # pytest shows it if the test has failed.
+        print(f"{server.home.name}, exit code {server.exit_code}, end of its log:\n{server.log[-LOG_CHARS:]}")
         server.stop()
 
 

@@ -385,6 +385,11 @@ class Server:
     def log(self) -> str:
         return (self.home / "server.log").read_text()
 
+    @property
+    def exit_code(self) -> int | None:
+        """None if the server runs, or if the test has ended it."""
+        return self.process.poll() if self.process is not None else None
+
     def signal(self, number: signal.Signals) -> int:
         """Send a signal, wait for the process to exit, and return its exit code."""
         assert self.process is not None
