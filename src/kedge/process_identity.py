@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 #: The text has a fixed size and is overwritten in place: that works on a full disk, and no reader sees half of it. A
-#: pid, a start time and a short hash have at most 42 digits. Bytes.
+#: pid, a start time, a short hash and a word have at most 52 characters. Bytes.
 IDENTITY_BYTES = 64
 #: The state and the start time among the fields of /proc/PID/stat that follow the name: fields 3 and 22.
 _STATE_FIELD, _START_FIELD = 0, 19

@@ -157,15 +157,20 @@ async def _server(host: str | None, cwd: str) -> list[Finding]:
                 return [Finding("server", "fail", server.summary, server.advice)]
             return [_version(client.host, version), *await _workspace(client, cwd)]
         except NotConnected as error:
+            if host is None and (server := await find_process(client)).state != "listening":
+                return [_not_listening(server)]  # it has stopped listening since the check above
             return [Finding("server", "fail", error.message, "start it, or omit --host")]
         except ShuttingDown:
-            return [Finding("server", "ok", "shutting down; `kedge run` starts another")]
+            return [_SHUTTING_DOWN]
         except KedgeError as error:
             return [
                 Finding(
                     "server", "fail", f"{client.host} refused a request: {error.message}", f"see {paths.server_log()}"
                 )
             ]
+
+
+_SHUTTING_DOWN = Finding("server", "ok", "shutting down; `kedge run` starts another")
 
 
 def _not_listening(server: ServerProcess) -> Finding:
@@ -175,6 +180,8 @@ def _not_listening(server: ServerProcess) -> Finding:
         )
     if server.state == "none":
         return Finding("server", "ok", "not running; `kedge run` starts one")
+    if server.state == "stopping":
+        return _SHUTTING_DOWN
     level: Literal["warn", "fail"] = "warn" if server.state == "starting" else "fail"
     return Finding("server", level, server.summary, server.advice)
 

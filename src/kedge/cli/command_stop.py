@@ -59,7 +59,10 @@ async def _stop_own(force: bool, wait_s: float) -> int:
             if not is_server(server.pid):
                 click.echo("stopped")  # it has exited meanwhile; another one may have been started
                 return 0
-            if server.state != "listening" or not await _asked_to_stop(client, force):
+            is_asked = server.state == "stopping" or (
+                server.state == "listening" and await _asked_to_stop(client, force)
+            )
+            if not is_asked:
                 process.send(signal.SIGTERM)
             return await _ended(process, server.pid, force, wait_s)
         finally:

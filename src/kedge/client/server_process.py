@@ -23,10 +23,11 @@ from kedge.client.http_transport import NotConnected
 from kedge.client.peer_credentials import WrongServer
 from kedge.errors import KedgeError, Unavailable, Unreachable
 from kedge.process_identity import identity_of, living_pid, read_identity
-from kedge.wire.server_record import recorded_pid
+from kedge.wire.server_record import is_stopping, recorded_pid
 
 #: `unbound`: it has listened, but its socket file is gone. `hanging`: it has a socket, but does not answer.
-State = Literal["none", "starting", "listening", "unbound", "hanging"]
+#: `stopping`: it does not listen any more, and has not exited yet.
+State = Literal["none", "starting", "listening", "unbound", "hanging", "stopping"]
 
 #: Interval of checking whether a process has exited, where the kernel cannot report it. Seconds.
 CHECK_S = 0.1
@@ -57,6 +58,8 @@ class ServerProcess(Struct, frozen=True):
                 return f"{self.name} is running, but its socket {socket} is gone"
             case "hanging":
                 return f"{self.name} does not answer"
+            case "stopping":
+                return f"{self.name} is stopping"
             case "listening" if not self.has_data:
                 return f"{self.name} is running, but its data directory {paths.data_dir()} was removed or replaced"
             case "listening":
@@ -73,6 +76,8 @@ class ServerProcess(Struct, frozen=True):
                 return "It creates the socket again within a minute; or stop it with: kedge stop"
             case "hanging":
                 return f"See {paths.server_log()}, or stop it with: kedge stop --force"
+            case "stopping":
+                return "Kill it with: kedge stop --force"
             case "listening":
                 return "" if self.has_data else "Stop it with: kedge stop"
 
@@ -85,6 +90,8 @@ class ServerProcess(Struct, frozen=True):
                 return f"waiting for {who} to create its socket again"
             case "hanging":
                 return f"waiting for {who}, which does not answer"
+            case "stopping":
+                return f"waiting for {who}, which is stopping"
             case _:
                 return f"waiting for {who}, which is starting or stopping"
 
@@ -112,7 +119,8 @@ async def find_process(client: Client) -> ServerProcess:
         return ServerProcess(state)
     if state == "none":
         # It records itself before it binds its socket.
-        state = "unbound" if recorded is not None and recorded == (owner if is_held else recorded) else "starting"
+        is_recorded = recorded is not None and recorded == (owner if is_held else recorded)
+        state = "starting" if not is_recorded else "stopping" if is_stopping(paths.server_record()) else "unbound"
     return ServerProcess(state, owner if is_held else recorded, has_data=is_held)
 
 

@@ -17,12 +17,14 @@ from pathlib import Path
 
 import uvicorn
 
+from kedge import paths
 from kedge.engine.engine import Engine
 from kedge.server.asgi import App
 from kedge.server.protocol import HttpProtocol
 from kedge.server.socket_watch import SocketWatch
 from kedge.server.sockets import socket_url
 from kedge.server.web_listeners import WebListeners
+from kedge.wire.server_record import record_stop
 
 log = logging.getLogger("kedge.server")
 
@@ -144,6 +146,7 @@ async def listen(
         tasks.append(loop.create_task(_stop_when_idle(engine, stopping, lambda: web.is_needed)))
     await asyncio.wait({loop.create_task(stopping.wait()), serving}, return_when=asyncio.FIRST_COMPLETED)
     log.info("shutting down")
+    record_stop(paths.server_record(), paths.data_dir())
     await engine.close()
     server.should_exit = True
     await serving

@@ -7,11 +7,15 @@ be in a copy of another one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
 
-from kedge.process_identity import living_pid, read_identity_file, write_identity
+from kedge.process_identity import identity_of, living_pid, read_identity, read_identity_file, write_identity
+
+#: The last word in the record of a server that has begun to stop.
+_STOPPING = "stopping"
 
 
 def write_record(path: Path, data_dir: Path) -> None:
@@ -27,7 +31,23 @@ def write_record(path: Path, data_dir: Path) -> None:
 def recorded_pid(path: Path, data_dir: Path) -> int | None:
     """Return the pid of the server, if the process that wrote the record still runs."""
     words = read_identity_file(path)
-    return living_pid(words) if words[2:] == [_short_hash(data_dir)] else None
+    return living_pid(words) if words[2:3] == [_short_hash(data_dir)] else None
+
+
+def record_stop(path: Path, data_dir: Path) -> None:
+    """Add to the record of the calling process, if it is still there, that the server stops."""
+    with contextlib.suppress(OSError):  # the directory was removed, or the server has another address
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if read_identity(handle)[:2] == identity_of(os.getpid()):
+                write_identity(handle, _short_hash(data_dir), _STOPPING)
+        finally:
+            os.close(handle)
+
+
+def is_stopping(path: Path) -> bool:
+    """Return whether the recorded process has begun to stop."""
+    return read_identity_file(path)[3:] == [_STOPPING]
 
 
 def _short_hash(data_dir: Path) -> str:
