@@ -48,6 +48,7 @@ def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
         "waiting",
         "disk_space",
         "process_identity",
+        "struct_types",
     }
     third_party = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"kedge"}
     heavy = {
@@ -101,6 +102,7 @@ def test_terminal_loads_no_server_module() -> None:
         "waiting",
         "disk_space",
         "process_identity",
+        "struct_types",
     }
     third_party = {name.split(".")[0] for name in loaded}
     assert (

@@ -117,3 +117,13 @@ def test_log_file_keeps_its_newest_lines(tmp_path: Path, monkeypatch: pytest.Mon
     assert numbers == list(range(numbers[0], 1000))
     assert len(numbers) >= 40
     os.close(descriptor)
+
+
+def test_crash_of_a_library_leaves_a_stack_in_the_log(home: Home) -> None:
+    server = home.start_kedge("serve", "--host", f"unix://{home.root}/k.sock")
+    until(server, "listening on unix://")
+    server.send_signal(signal.SIGSEGV)
+    _, errors = server.communicate(timeout=WAIT_S)
+    assert server.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in errors
+    assert "in serve" in errors

@@ -38,6 +38,7 @@ from kedge.core.events import Outcome
 from kedge.core.modes import Mode
 from kedge.core.records import Effort, OnApproval, OnDisconnect
 from kedge.errors import AskWithdrawn, KedgeError
+from kedge.struct_types import build_struct_types
 from kedge.wire.models import (
     CancelReply,
     MessageBody,
@@ -88,6 +89,7 @@ class SyncConnection:
     def __init__(self, path: str, host: str | None, token: str | None) -> None:
         self.path = path
         self._may_start = host is None
+        build_struct_types()  # a program may use several connections, each with its thread
         self._client = Client(host, token)
         self._client.restart = find_or_start if self._may_start else None
         self._loop = asyncio.new_event_loop()

@@ -6,6 +6,7 @@ the writing, and text that does not fit into its queue is dropped and counted.
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import logging
 import os
@@ -48,10 +49,12 @@ class BackgroundStream(io.TextIOBase):
         #: Bytes that are queued or being written, and lines that were dropped since the last report.
         self._bytes = 0
         self._dropped = 0
-        self._thread: threading.Thread | None = None
         if trims:
             with suppress(OSError):
                 self._trim()
+        # At once: a start waits for the thread, and the first writer may be the event loop. A daemon: a process whose
+        # write is stuck must be able to exit.
+        threading.Thread(target=self._write_queue, name="kedge-log", daemon=True).start()
 
     def writable(self) -> bool:
         return True
@@ -65,10 +68,6 @@ class BackgroundStream(io.TextIOBase):
                 self._queue.append(data)
                 self._bytes += len(data)
                 self._changed.notify_all()
-            if self._thread is None:
-                # A daemon: a process whose write is stuck must be able to exit.
-                self._thread = threading.Thread(target=self._write_queue, name="kedge-log", daemon=True)
-                self._thread.start()
         return len(text)
 
     def wait_written(self, limit_s: float) -> None:
@@ -123,6 +122,7 @@ def start_log() -> None:
     if sys.stdout is not None:  # None: closed before the process started
         sys.stdout = BackgroundStream(sys.stdout.fileno())
     if sys.stderr is not None:
+        faulthandler.enable(sys.stderr.fileno())  # a crash of a library writes the stacks of all threads
         sys.stderr = BackgroundStream(sys.stderr.fileno(), trims=_is_server_log(sys.stderr.fileno()))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -40,6 +40,7 @@ from kedge.server.sockets import bind, socket_files, socket_paths, unlink_socket
 from kedge.server.system import RandomIds, SystemClock
 from kedge.server.watchdog import Watchdog
 from kedge.server.web_listeners import WebListeners
+from kedge.struct_types import build_struct_types
 from kedge.tools.registry import all_tools
 from kedge.warden.warden import Warden
 from kedge.wire import frames
@@ -74,6 +75,7 @@ def serve(
     if data_dir:
         os.environ["KEDGE_DATA_DIR"] = str(Path(data_dir).absolute())
     start_log()
+    build_struct_types()  # before the first thread that decodes
     options = NodeOptions(node, node_url, roots, lease_s)
     try:
         while True:
