@@ -7,6 +7,7 @@ import signal
 from functools import cache
 from pathlib import Path
 
+from kedge.struct_types import build_struct_types
 from tests.hanging import pytest_timeout_set_timer  # noqa: F401 -- a hook of pytest
 
 # A shell starts background commands with SIGINT ignored, and child processes inherit that: no test could send Ctrl-C.
@@ -16,7 +17,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector away from modules and collected tests: it used half the CPU time of short tests."""
+    """Build types before tests decode in threads, and keep the garbage collector away from modules and collected tests:
+    it used half the CPU time of short tests."""
+    build_struct_types()
     gc.collect()
     gc.freeze()
 

@@ -84,6 +84,12 @@ OTHER_THEMES: tuple[tuple[str, str, ThemeName], ...] = (
 )
 
 
+async def wait_while(app: KedgeApp, pilot: Pilot[int], holds: Callable[[], bool]) -> None:
+    while holds():
+        assert app.is_running, f"the app has ended: {app._exit_renderables or app.failure}"
+        await pilot.pause(0.01)
+
+
 @pytest.mark.parametrize(("name", "size", "theme"), [*product(SCREENS, SIZES, THEMES), *OTHER_THEMES])
 async def test_screen_matches_its_picture(name: str, size: str, theme: ThemeName, tmp_path: Path) -> None:
     stage, prepare = SCREENS[name]
@@ -91,12 +97,10 @@ async def test_screen_matches_its_picture(name: str, size: str, theme: ThemeName
         app = KedgeApp("/w", server.host, theme=theme)
         app.now_ms = lambda: NOON_MS
         async with app.run_test(size=SIZES[size]) as pilot:
-            while not app.is_following or app.is_busy:
-                await pilot.pause(0.01)
+            await wait_while(app, pilot, lambda: not app.is_following or app.is_busy)
             await prepare(pilot)
             await app.workers.wait_for_complete()
-            while app.is_busy:
-                await pilot.pause(0.01)
+            await wait_while(app, pilot, lambda: app.is_busy)
             await pilot.pause()
             taken = app.export_screenshot(title="kedge")
     picture = PICTURES / f"{name}-{size}-{theme}.svg"

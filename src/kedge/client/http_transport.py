@@ -21,8 +21,9 @@ from kedge.wire.models import ErrorBody
 
 #: The server answers from memory or its store. After this long without a byte, it is considered hung. Seconds.
 ANSWER_S_MAX = 30.0
-#: Local addresses connect at once or never; remote ones need longer. Seconds.
-CONNECT_S_MAX = 5.0
+#: Local addresses connect at once or never. Remote ones need longer, and so does the event loop of a client that waits
+#: for a processor: an app that draws its first screen on a busy machine did not connect within 5 s. Seconds.
+CONNECT_S_MAX = 15.0
 #: The largest reply is a page of messages with attachments. Bytes.
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 #: The server sends a heartbeat every 15 s; after three missed ones the connection is dead. Seconds.

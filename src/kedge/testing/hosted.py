@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
+from kedge.struct_types import build_struct_types
 from kedge.testing.endpoint import EndpointRequest, ScriptedEndpoint
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ class HostedEndpoint:
         self._port = port
         self._scripts = scripts
         self._wait_s = wait_s
+        build_struct_types()  # the thread of the test decodes, too
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-endpoint", daemon=True)
         self._endpoint: ScriptedEndpoint
