@@ -37,16 +37,20 @@ class Nodes:
         secret: str | None = None,
         home: Path | None = None,
         plain: bool = False,
+        options: tuple[str, ...] = (),
+        port: int = 0,
     ) -> Server:
-        """Start a node, which serves all directories or those below `roots`. `plain`: with the default settings."""
+        """Start a node, which serves all directories or those below `roots`. `plain`: with the default settings.
+        `options`: more of them; the last value of an option counts."""
         node = Server(home or self._home / name, self._endpoint_url, config)
         if plain:
             (node.home / "config.toml").write_text("")
         node.options = ("--store", self.store, "--node", name, "--lease", str(self._lease_s))
         node.options += tuple(part for root in roots for part in ("--workspace-root", str(root)))
+        node.options += options
         node.variables = {"KEDGE_CLUSTER_SECRET": self.secret if secret is None else secret}
         self._started.append(node)
-        return node.start(free_port(), self.token)
+        return node.start(port or free_port(), self.token)
 
     def stop(self) -> None:
         for node in self._started:

@@ -1,9 +1,8 @@
 """A cluster for a trial: PostgreSQL, two nodes and a balancer on this machine.
 
-    python -m tests.cluster.trial [--tests] [COMMAND ...]
+    python -m tests.cluster.trial [COMMAND ...]
 
-A command gets KEDGE_URL and KEDGE_TOKEN of the balancer; without one, the cluster runs until Ctrl-C. With
-`--tests` the nodes use the scripted model of the conformance tests, which then run against the cluster.
+A command gets KEDGE_URL and KEDGE_TOKEN of the balancer; without one, the cluster runs until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,20 +19,15 @@ from tests.cluster.nodes import Nodes
 from tests.conformance.harness import Server
 from tests.postgres_server import PostgresServer
 
-#: The port at which the conformance tests open their scripted model.
-MODEL_PORT = int(os.environ.get("KEDGE_TEST_ENDPOINT_PORT", "9001"))
 
-
-def main(arguments: list[str]) -> int:
-    is_for_tests = arguments[:1] == ["--tests"]
-    command = arguments[is_for_tests:]
+def main(command: list[str]) -> int:
     postgres = PostgresServer()
     with tempfile.TemporaryDirectory(prefix="kedge-cluster-") as home:
-        nodes = Nodes(Path(home), postgres.url, f"http://127.0.0.1:{MODEL_PORT}/v1", leases.LEASE_S)
+        nodes = Nodes(Path(home), postgres.url, "", leases.LEASE_S)
         try:
             postgres.start()
             print("PostgreSQL runs", file=sys.stderr)
-            servers = [nodes.add(name, plain=not is_for_tests) for name in ("a", "b")]
+            servers = [nodes.add(name, plain=True) for name in ("a", "b")]
             return asyncio.run(_balance(nodes, servers, command))
         except KeyboardInterrupt:
             return 130

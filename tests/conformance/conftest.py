@@ -5,15 +5,30 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from kedge.store.leases import LEASE_S
 from kedge.testing.hosted import HostedEndpoint
-from tests.conformance.harness import Endpoint, Peer, Server, open_http
+from tests.cluster.balancer import hosted
+from tests.cluster.nodes import Nodes
+from tests.conformance.harness import IS_CLUSTER, Endpoint, Peer, Server, open_http
+from tests.postgres_server import shared_url
 
 #: The end of a server's log that is shown with a failed test. Characters.
 LOG_CHARS = 3_000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a cluster, leave out tests with a server of their own: they test one process, its files or its settings."""
+    if IS_CLUSTER:
+        items[:] = [item for item in items if _is_shared(set(getattr(item, "fixturenames", ())))]
+
+
+def _is_shared(fixtures: set[str]) -> bool:
+    return "shared" in fixtures and "own_server" not in fixtures
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +44,28 @@ def shared(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iter
     if url := os.environ.get("KEDGE_URL"):
         yield url.replace("tcp://", "http://"), os.environ.get("KEDGE_TOKEN", "")
         return
+    if IS_CLUSTER:
+        with two_nodes(tmp_path_factory, endpoint) as address:
+            yield address
+        return
     server = Server(tmp_path_factory.mktemp("server"), endpoint.hosted.url).start()
     yield server.url, server.token
     server.stop()
+
+
+@contextmanager
+def two_nodes(tmp_path_factory: pytest.TempPathFactory, endpoint: Endpoint) -> Iterator[tuple[str, str]]:
+    """Two nodes and a balancer. Yields its URL, and the token of the nodes."""
+    base = tmp_path_factory.getbasetemp()
+    postgres = shared_url((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres")
+    # With the default lease: no pause of the machine is longer.
+    nodes = Nodes(tmp_path_factory.mktemp("nodes"), postgres, endpoint.hosted.url, LEASE_S)
+    try:
+        ports = [int(nodes.add(name).url.rpartition(":")[2]) for name in ("a", "b")]
+        with hosted(ports) as port:
+            yield f"http://127.0.0.1:{port}", nodes.token
+    finally:
+        nodes.stop()
 
 
 @pytest.fixture

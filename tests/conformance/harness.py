@@ -4,6 +4,8 @@ Of the product, only the scripted model endpoint is imported, so that these test
 `KEDGE_URL` (and `KEDGE_TOKEN`) the same tests run against another server. Its model must be `local/fake-large` of an
 OpenAI-compatible provider at port `KEDGE_TEST_ENDPOINT_PORT` (9001) of this machine, with the models `fake-large` and
 `fake-small`: `Server` below writes the complete configuration.
+
+With `KEDGE_CONFORMANCE=cluster` they run against two nodes on one PostgreSQL, and each request goes to the other node.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from tests.stalls import assert_no_stall
 Json = dict[str, Any]
 #: Longer than anything here takes on a loaded machine; only a hang reaches it. Seconds.
 WAIT_S = 30.0
+IS_CLUSTER = os.environ.get("KEDGE_CONFORMANCE") == "cluster"
 
 
 class Endpoint:
@@ -432,8 +435,8 @@ class Server:
 
 def open_http(url: str, token: str, socket: Path | None = None) -> httpx2.AsyncClient:
     # With `verify`, each client loads all certificates of the machine (30 ms), even for plain HTTP.
-    # A new connection for each request: a balancer then chooses another node each time.
-    kept = 0 if "KEDGE_TEST_NO_KEEPALIVE" in os.environ else 20
+    # The balancer of a cluster chooses another node for each connection.
+    kept = 0 if IS_CLUSTER else 20
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=kept)
     if socket is not None:
         transport = httpx2.AsyncHTTPTransport(uds=str(socket), limits=limits, verify=False)
