@@ -115,7 +115,9 @@ BANNED_ALLOWED = {("kedge.wire.models", "notification")}
 #: Tests that replace a property of the machine (an older boot, a missing extension, a later clock), and those of the
 #: loop with virtual time, where sleeping costs nothing, and polls of other processes: path -> number of places.
 OTHER_MACHINES = {
+    "tests/cluster/faults.py": 4,
     "tests/cluster/nodes.py": 1,
+    "tests/cluster/travel.py": 2,
     "tests/warden/test_server_alive.py": 1,
     "tests/store/test_sqlite_damage.py": 4,
     "proof/sim/test_loop.py": 9,
