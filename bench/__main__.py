@@ -1,4 +1,4 @@
-"""`python -m bench [--only NAME]... [--quick] [--json FILE]`: measure the server and print one table."""
+"""`python -m bench [--cluster] [--only NAME]... [--quick] [--json FILE]`: measure the server and print one table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench import extensions, life, page, rates, runs, steps, streams, terminal, trees
+from bench import cluster, extensions, failover, life, page, rates, runs, steps, streams, terminal, trees
 from bench.report import Line, as_json, table
 from bench.server import Server, endpoint, home
 from bench.setting import Measure, Setting
@@ -39,10 +39,23 @@ MEASURES: dict[str, Measure] = {
     "submit": rates.submit_rate,
     "append": rates.append_rate,
 }
+#: Measures of a cluster, instead of those of one server.
+CLUSTER: dict[str, Measure] = {
+    "cluster-commands": cluster.commands,
+    "cluster-sessions": cluster.sessions,
+    "cluster-steps": cluster.steps,
+    "cluster-claims": cluster.claims,
+    "cluster-forward": cluster.forwarded,
+    "cluster-streams": cluster.streams,
+    "cluster-appends": cluster.appends,
+    "cluster-looks": cluster.looks,
+}
+#: Measures that take minutes: only by name.
+LONG: dict[str, Measure] = {"failover": failover.failover}
 
 #: Measures that saturate the server. One pass of its event loop then handles hundreds of requests, and may exceed the
 #: stall limit.
-SATURATING = frozenset({"submit"})
+SATURATING = frozenset({"submit", "cluster-commands"})
 
 
 async def measure(names: list[str], quick: bool) -> tuple[list[Line], int]:
@@ -52,7 +65,7 @@ async def measure(names: list[str], quick: bool) -> tuple[list[Line], int]:
         stalls = 0
         for name in names:
             start, before = time.perf_counter(), running.stalls
-            lines += await MEASURES[name](Setting(model, running, quick))
+            lines += await (MEASURES | CLUSTER | LONG)[name](Setting(model, running, quick))
             stalls += running.stalls - before if name not in SATURATING else 0
             print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
     return lines, stalls
@@ -60,11 +73,14 @@ async def measure(names: list[str], quick: bool) -> tuple[list[Line], int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the server; see bench/README.md.")
-    parser.add_argument("--only", action="append", choices=list(MEASURES), metavar="NAME", help=", ".join(MEASURES))
+    known = [*MEASURES, *CLUSTER, *LONG]
+    parser.add_argument("--only", action="append", choices=known, metavar="NAME", help=", ".join(known))
+    parser.add_argument("--cluster", action="store_true", help="measure several nodes on one PostgreSQL")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a rough estimate")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE as JSON")
     arguments = parser.parse_args()
-    lines, stalls = asyncio.run(measure(arguments.only or list(MEASURES), arguments.quick))
+    names = arguments.only or list(CLUSTER if arguments.cluster else MEASURES)
+    lines, stalls = asyncio.run(measure(names, arguments.quick))
     print(table(lines))
     print(f"load average: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", file=sys.stderr)
     if arguments.json:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -191,8 +192,14 @@ class Client:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, address: Address, server: Server) -> AsyncIterator[Self]:
+        async with cls.at_directory(address, server.workspace) as client:
+            yield client
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def at_directory(cls, address: Address, directory: Path) -> AsyncIterator[Self]:
         async with Connection.open(address) as connection:
-            body = {"path": str(server.workspace), "client_id": str(uuid.uuid4())}
+            body = {"path": str(directory), "client_id": str(uuid.uuid4())}
             workspace = await connection.call("POST", "/v1/workspaces", body)
             yield cls(connection, workspace["id"])
 

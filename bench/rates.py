@@ -12,7 +12,7 @@ from bench.server import home
 from bench.setting import Setting
 from kedge.core.events import RunAccepted
 from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord, SessionRecord, WorkspaceRecord
-from kedge.store.base import LaneWrite, Write
+from kedge.store.base import LaneWrite, Store, Write
 from kedge.store.sqlite import SqliteStore
 
 CALLERS = 32
@@ -56,11 +56,11 @@ async def append_rate(setting: Setting) -> list[Line]:
         try:
             record = await store.workspace("/bench", WorkspaceRecord("w", "/bench", 1, 1_000))
             start = time.perf_counter()
-            await asyncio.gather(*(_append(store, record.id, f"s{number}", count) for number in range(CALLERS)))
+            await asyncio.gather(*(append(store, record.id, f"s{number}", count) for number in range(CALLERS)))
             together = CALLERS * count / (time.perf_counter() - start)
             commits = store.commits
             start = time.perf_counter()
-            await _append(store, record.id, "alone", count)
+            await append(store, record.id, "alone", count)
             alone = count / (time.perf_counter() - start)
         finally:
             await store.close()
@@ -71,7 +71,7 @@ async def append_rate(setting: Setting) -> list[Line]:
     ]
 
 
-async def _append(store: SqliteStore, workspace_id: str, session_id: str, count: int) -> None:
+async def append(store: Store, workspace_id: str, session_id: str, count: int) -> None:
     session = SessionRecord(session_id, workspace_id, "A title", 1, 1)
     for seq in range(1, count + 1):
         run_id = f"{session_id}-{seq}"

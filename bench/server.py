@@ -101,6 +101,9 @@ class Server:
         self.workspace = home / "workspace"
         self.workspace.mkdir(parents=True, exist_ok=True)
         self.token = uuid.uuid4().hex
+        #: Further options of `kedge serve`, and variables of its environment.
+        self.options: tuple[str, ...] = ()
+        self.variables: dict[str, str] = {}
         (home / "config.toml").write_text(
             'model = "local/fake-large"\n[providers.local]\n'
             f'base_url = "http://{model.host}:{model.port}/v1"\napi_key = "a-key"\nmodels = [{{ id = "fake-large" }}]\n'
@@ -114,9 +117,10 @@ class Server:
             "KEDGE_CONFIG": str(self.home / "config.toml"),
             "KEDGE_TOKEN": self.token,
             "HOME": str(self.home),
+            **self.variables,
         }
-        started = time.perf_counter()
-        with process("kedge", "serve", "--host", "tcp://127.0.0.1:0", environment=environment) as child:
+        started, command = time.perf_counter(), ("serve", "--host", "tcp://127.0.0.1:0", *self.options)
+        with process("kedge", *command, environment=environment) as child:
             address = Address.of(first_line(child.stdout), self.token)
             yield Running(self, child, address, started)
 
