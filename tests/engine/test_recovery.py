@@ -220,9 +220,9 @@ async def test_run_lost_repeatedly_is_given_up_and_counted_once(tmp_path: Path) 
         await spin()
         store = await kill(r)
     ended = await r.end("x")
-    assert (ended.outcome, ended.resumes, ended.usage.input_tokens) == ("interrupted", 3, 40)
+    assert (ended.outcome, ended.resumes, ended.usage.input_tokens) == ("interrupted", 2, 30)
     assert ended.error == "the server process was lost"
-    assert (await r.engine.session(r.workspace, r.session)).usage.input_tokens == 40
+    assert (await r.engine.session(r.workspace, r.session)).usage.input_tokens == 30
     await r.assert_sound()
     await r.engine.close()
 

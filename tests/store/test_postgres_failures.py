@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 from collections.abc import Iterator
 
@@ -11,11 +12,13 @@ import pytest
 
 from kedge.errors import StoreUnavailable
 from kedge.store import postgres_write
+from kedge.store.base import Write
 from kedge.store.postgres import PostgresStore
 from kedge.store.postgres_connect import PostgresConnection
 from tests.postgres_server import PostgresServer
 from tests.store.conftest import sql
-from tests.store.samples import BASE, W, accepted, ended, events, with_workspace
+from tests.store.samples import BASE, W, accepted, ended, events, file_version, with_workspace
+from tests.store.small_disks import mounted
 from tests.store.tcp_proxy import TcpProxy
 from tests.store.test_postgres import opened
 
@@ -124,6 +127,51 @@ async def test_server_is_stopped_and_started(server: PostgresServer, how: signal
         await appended_again(store, 2)
         while await woken.get() != frozenset():  # after the new connection: changes may have been missed
             pass
+
+
+async def test_full_disk_loses_no_acknowledged_write(server: PostgresServer) -> None:
+    with mounted(server.directory / "small", f"size=24m,uid={server.directory.stat().st_uid}") as disk:
+        await sql(server.url, f"CREATE TABLESPACE small LOCATION '{disk}'")
+        await sql(server.url, "ALTER DATABASE postgres SET default_tablespace = small")
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(4_000_000))
+        try:
+            async with opened(server.url) as store:
+                await with_workspace(store)
+                count = await appended_until_full(store)
+                for call in (store.append(large_write("more")), store.append(large_write("other"))):
+                    with pytest.raises(StoreUnavailable, match="its disk is full; free some space"):
+                        await call
+                assert await store.verify(W) == count, "the store can still be read"
+                ballast.unlink()
+                await store.append(large_write("more"))
+                assert await store.verify(W) == count + 1
+        finally:
+            await sql(server.url, "DROP SCHEMA IF EXISTS kedge CASCADE")
+            await sql(server.url, "ALTER DATABASE postgres RESET default_tablespace")
+            await sql(server.url, "DROP TABLESPACE small")
+
+
+def large_write(name: str) -> Write:
+    """Return a Write with 100 kB that do not compress."""
+    version = file_version(name)
+    return events(accepted(name), files=(version,), originals={version.id: random.Random(name).randbytes(100_000)})
+
+
+async def appended_until_full(store: PostgresStore) -> int:
+    """Append until the disk is full; return the number of acknowledged Writes."""
+    count = 0
+
+    async def append_forever() -> None:
+        nonlocal count
+        while True:
+            await store.append(large_write(f"r{count}"))
+            count += 1
+
+    with pytest.raises(StoreUnavailable, match="its disk is full; free some space"):
+        await append_forever()
+    assert count > 0, "the disk was full before anything was acknowledged"
+    return count
 
 
 @pytest.mark.usefixtures("short_limits")

@@ -19,6 +19,7 @@ from kedge.store.base import Write
 from kedge.store.migrations import shipped, version_of
 from kedge.store.sqlite import SqliteStore
 from tests.store.samples import BASE, S, W, accepted, events, file_version, with_workspace
+from tests.store.small_disks import mounted
 from tests.store.test_sqlite import end, first_line, opened, python
 from tests.store.test_sqlite_damage import fill as fill_store
 
@@ -26,18 +27,8 @@ from tests.store.test_sqlite_damage import fill as fill_store
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A separate file system of 1 MB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "kedge-test", str(path)]
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk requires root")
-    if (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
-        pytest.skip(f"cannot mount a disk: {done.stderr.strip()}")
-    try:
+    with mounted(tmp_path / "disk", "size=1m,mode=0700") as path:
         yield path
-    finally:
-        # Lazily: a test that fails may have left a file open.
-        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def remount(path: Path, how: str) -> None:

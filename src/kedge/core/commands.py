@@ -11,7 +11,7 @@ from kedge.core.events import Reason
 #: Queued Runs per session, unless configured otherwise: more than a user submits by hand. Items.
 QUEUE_RUNS_MAX = 100
 #: A Run that keeps crashing its process is ended after this many resumptions. Items.
-RESUMES_MAX = 3
+RESUMES_MAX = 2
 
 WhenBusy = Literal["queue", "fold", "reject", "interrupt"]
 OnCrash = Literal["resume", "end"]
