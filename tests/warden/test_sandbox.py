@@ -73,7 +73,7 @@ def test_the_bubblewrap_command_binds_what_may_be_written() -> None:
     argv = bubblewrap.wrapped(
         spec("bash", "-c", "true", writable=("/work", "/tmp/x"), protected=("/work/a/b",), hidden=("/etc", "/missing"))
     )
-    assert argv[:6] == ("/usr/bin/bwrap", "--ro-bind", "/", "/", "--dev", "/dev")
+    assert (Path(argv[0]).name, *argv[1:6]) == ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev")
     assert argv[-4:] == ("--", "bash", "-c", "true")
     steps = ["--bind-try /work /work", "--tmpfs /etc", "--bind-try /tmp/x /tmp/x", "--bind-try /work/a /work/a"]
     text = " ".join(argv)

@@ -42,7 +42,9 @@ def wrapped(spec: ProcessSpec) -> tuple[str, ...]:
     steps.sort(key=lambda step: (mounts.depth(step[0]), step[1], step[0]))
     steps += [(path, 4, _cover(path)) for path in sockets]
     steps += [(path, 5, ("--remount-ro", path)) for path in filter(os.path.isdir, spec.hidden)]
-    added = [word for name in _CAPABILITIES for word in ("--cap-add", name)] if os.geteuid() == 0 else []
+    # Without a network no raw sockets either, although they would reach the loopback device only.
+    kept = [name for name in _CAPABILITIES if spec.network or name != "CAP_NET_RAW"] if os.geteuid() == 0 else []
+    added = [word for name in kept for word in ("--cap-add", name)]
     head = ("--ro-bind", "/", "/", "--dev", "/dev", "--cap-drop", "ALL", *added)
     if spec.scratch:
         steps.append((spec.scratch, 6, ("--tmpfs", spec.scratch)))
