@@ -8,17 +8,17 @@
     │   ├── BadConfig           400
     │   └── WrongType           422  a field has the wrong type or an invalid value
     ├── Unauthorized            401
-    ├── Forbidden               403  the browser may not do this
+    ├── Forbidden               403  the browser or the user may not do this
     ├── BadOrigin               403
     ├── PromptBlocked           403  a hook of the user refuses the prompt
     ├── NotFound                404
     │   ├── WorkspaceNotFound · SessionNotFound · RunNotFound · MessageNotFound · RouteNotFound
-    │   ├── AskNotFound · GrantNotFound · KeptCommandNotFound · PromptCommandNotFound · BrowserNotFound
+    │   ├── AskNotFound · GrantNotFound · KeptCommandNotFound · PromptCommandNotFound · BrowserNotFound · UserNotFound
     ├── MethodNotAllowed        405
     ├── TooSlow                 408  the request did not arrive in time
     ├── Conflict                409  the current state does not allow the request
     │   ├── RunIdReused · LaneBusy · RunIsFolded · RunNotQueued · RunNotActive · RunIsStopping
-    │   ├── AskWithdrawn · FilesChanged
+    │   ├── AskWithdrawn · FilesChanged · UserExists
     │   ├── WorkspaceClosing · WorkspaceInUse · ClientNotAttached · ClientRetired · ServerNotIdle
     ├── LinkGone                410  the link was used or has expired
     ├── TooLarge                413
@@ -146,6 +146,10 @@ class BrowserNotFound(NotFound):
     code = "browser_not_found"
 
 
+class UserNotFound(NotFound):
+    code = "user_not_found"
+
+
 class RouteNotFound(NotFound):
     code = "route_not_found"
 
@@ -197,6 +201,10 @@ class AskWithdrawn(Conflict):
 
 class FilesChanged(Conflict):
     code = "files_changed"
+
+
+class UserExists(Conflict):
+    code = "user_exists"
 
 
 class WorkspaceClosing(Conflict):

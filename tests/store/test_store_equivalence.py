@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kedge.core.audit import AuditEntry
 from kedge.core.events import MessageChanged
 from kedge.core.records import Prompt, RunSpan
 from kedge.core.transcript import AttachedFile, Message, Reasoning, Text
@@ -142,6 +143,7 @@ def writes(draw: st.DrawFn, *, consistent: bool) -> Write:
         ),
         originals=draw(st.dictionaries(file_ids, st.binary(max_size=3), max_size=2)),
         attachments=tuple(map(content, FILES)) if consistent else few(st.sampled_from(FILES).map(content)),
+        audit=few(st.builds(AuditEntry, versions, texts, st.just("submit"), st.just(workspace_id))),
         durable=draw(st.booleans()),
     )
 
@@ -204,6 +206,7 @@ async def observed(store: Store) -> list[Any]:
     seen: list[Any] = [await store.workspaces(), await store.run_facts(0, 9, 3, 9)]
     facts, after = await store.run_facts(0, 3, 0, 9)
     seen += [facts, bool(after), (await store.run_facts(after, 9, 3, 9))[0]]
+    seen += [(await store.users.audit(9))[0], (await store.users.audit(9, author="a"))[0]]
     for workspace_id in WORKSPACES:
         seen += [await store.bounds(workspace_id), await store.verify(workspace_id)]
         seen += [await store.read(workspace_id, 0, 100), await store.read(workspace_id, 1_002, 2)]

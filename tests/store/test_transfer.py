@@ -16,7 +16,9 @@ from typing import Any
 import apsw
 import pytest
 
+from kedge.core.audit import AuditEntry
 from kedge.core.transcript import AttachedFile, Text
+from kedge.core.users import UserRecord
 from kedge.errors import BadConfig, StoreDamaged, StoreError, StoreLocked, StoreUnavailable
 from kedge.store import postgres_transfer, sqlite_transfer, transfer
 from kedge.store.base import Store, Write
@@ -46,6 +48,7 @@ from tests.store.workload import apply_step, workload
 
 #: Steps of a workload: enough for each kind of step, in a second.
 STEPS = 250
+EVE = UserRecord("eve", "spectator", "e" * 64, 5)
 WORDS = ("some", "whole", "nul", "hidden", "wor")
 
 
@@ -89,6 +92,8 @@ async def fill(store: SqliteStore, seed: int) -> None:
     await copy_all(store, "s-cut", "s-copy", "c3", "hidden")  # and never completed
     await store.append(Write("hidden", cuts=(("s-cut", "c9"),), deleted_sessions=("s-hidden",)))
     await store.append(Write("w1", grants=(grant("g-all", "", "w1"), grant("g-other", "", "w1"))))
+    await store.users.add(EVE, AuditEntry(5, "", "add_user", detail="eve"))
+    await store.append(Write("removed", audit=(AuditEntry(6, "eve", "submit", "removed", detail="\0"),)))
     await store.append(Write("removed", sessions=(session("s-removed", "removed"),)))
     await store.remove_workspace("removed")
 
@@ -96,7 +101,7 @@ async def fill(store: SqliteStore, seed: int) -> None:
 async def everything(store: Store) -> list[Any]:
     """Return all that the reads of a store return."""
     seen: list[Any] = [await store.workspaces(), await store.live_workspaces(), await store.known_workspaces("", 99)]
-    seen.append(await store.run_facts(0, 10_000, 0, 2**60))
+    seen += [await store.run_facts(0, 10_000, 0, 2**60), await store.users.all(), await store.users.audit(1000)]
     for record in await store.workspaces():
         owner = record.id
         entries = await store.read(owner, 0, 100_000)
@@ -190,6 +195,12 @@ async def test_target_must_be_empty(source: str, tmp_path: Path, database: str) 
         async with opened(target) as store:
             assert await store.workspaces() == [workspace("other")]
             await store.remove_workspace("other")
+            await store.users.add(EVE, AuditEntry(5, "", "add_user"))
+        with pytest.raises(StoreError, match="it has 0 workspaces and 1 users"):
+            await copied(source, target)
+        async with opened(target) as store:
+            assert await store.users.all() == [EVE]
+            await store.users.remove("eve", AuditEntry(6, "", "revoke_user"))
         await copied(source, target)
         async with opened(target) as store:
             assert len(await store.workspaces()) == 3
@@ -354,6 +365,9 @@ DAMAGE: dict[str, tuple[str, Any, str, str]] = {
     "missing": ("DELETE FROM attachments WHERE workspace_id = $1", "w2", "w2", "is missing"),
     "grants": ("UPDATE grants SET record = $1 WHERE workspace_id = 'w1'", b"x", "w1", "record of a grant"),
     "facts": ("UPDATE run_facts SET facts = $1 WHERE workspace_id = 'w2'", b"[]", "w2", "facts of a Run"),
+    "roles": ("UPDATE users SET role = $1", "chief", "", "cannot read user eve"),
+    "audit": ("UPDATE audit SET entry = $1 WHERE author = 'eve'", b"{", "removed", "an audit entry"),
+    "authors": ("UPDATE audit SET author = $1 WHERE author = 'eve'", "bob", "removed", "columns of an audit entry"),
 }
 
 

@@ -15,6 +15,8 @@
   record that names a digest without a content raises `VersionConflict`.
 - A Write with the RunEnded of a Run and its record stores the facts of that Run, for statistics. They are kept when the
   session is deleted, and removed with the workspace. Of all workspaces together the latest FACTS_MAX are kept.
+- Audit entries are kept when their session or workspace is removed. Of all workspaces together the latest AUDIT_MAX are
+  kept.
 - Storing a streamed message takes time linear in its length: tails are added as they arrive, and replaced when the
   complete message is stored.
 - Long work is done in slices, between which other Writes happen: `copy_messages` and `reclaim` return after a slice.
@@ -35,6 +37,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from kedge.core.approvals import Ask, Grant
+from kedge.core.audit import AuditEntry
 from kedge.core.events import Event
 from kedge.core.records import (
     EVERY_RUN,
@@ -48,6 +51,7 @@ from kedge.core.records import (
 )
 from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message, Tail
+from kedge.core.users import UserRecord
 
 
 class LaneWrite(Struct, frozen=True):
@@ -89,6 +93,8 @@ class Write(Struct, frozen=True):
     attachments: tuple[AttachmentContent, ...] = ()
     #: The run_ids in `runs` with the prompt that is stored already: it may be long, and is not written again.
     unchanged_prompts: frozenset[str] = frozenset()
+    #: For the audit listing, oldest first.
+    audit: tuple[AuditEntry, ...] = ()
     #: False: a power failure may lose the Write, a crash of the process may not.
     durable: bool = True
 
@@ -128,7 +134,31 @@ class SearchHit(Struct, frozen=True):
     snippet: str
 
 
+class UserStore(Protocol):
+    """The users, and the audit listing. They belong to no workspace; all nodes of a cluster share them."""
+
+    async def all(self) -> list[UserRecord]:
+        """Return the users by name."""
+        ...
+
+    async def add(self, user: UserRecord, entry: AuditEntry) -> None:
+        """Store the user and the entry. UserExists if the name is in use."""
+
+    async def remove(self, name: str, entry: AuditEntry) -> None:
+        """Remove the user, and store the entry. UserNotFound if there is no such user."""
+
+    async def audit(
+        self, limit: int, before: int = 0, author: str | None = None, workspace_id: str | None = None
+    ) -> tuple[list[AuditEntry], int]:
+        """Return up to `limit` entries, the last stored first, and the number to continue with as `before`; 0: there
+        are no more. `author` and `workspace_id` select entries."""
+        ...
+
+
 class Store(Protocol):
+    @property
+    def users(self) -> UserStore: ...
+
     async def open(self) -> None: ...
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from kedge.core.approvals import Ask, Grant
+from kedge.core.audit import AuditEntry
 from kedge.core.events import EVENT_TYPES, Event, RetryReported, RunEnded
 from kedge.core.records import FileVersion, Prompt, RunRecord, SessionRecord, attachment_digest
 from kedge.core.run_facts import RunFacts, facts_of
@@ -24,6 +25,8 @@ from kedge.errors import (
     MessageNotFound,
     StoreDamaged,
     StoreError,
+    UserExists,
+    UserNotFound,
     VersionConflict,
     WorkspaceNotFound,
     WrongType,
@@ -59,6 +62,7 @@ _ask_decoder = msgspec.json.Decoder(Ask)
 _grant_decoder = msgspec.json.Decoder(Grant)
 _file_decoder = msgspec.json.Decoder(FileVersion)
 _facts_decoder = msgspec.json.Decoder(RunFacts)
+_audit_decoder = msgspec.json.Decoder(AuditEntry)
 _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
 #: The prompt is stored separately: it may have a megabyte, and does not change while the Run changes in each Step.
@@ -228,6 +232,14 @@ def decode_facts(body: bytes) -> RunFacts:
     return _decode(_facts_decoder, body, "the facts of a Run")
 
 
+def encode_audit(entry: AuditEntry) -> bytes:
+    return _encode(entry)
+
+
+def decode_audit(body: bytes) -> AuditEntry:
+    return _decode(_audit_decoder, body, "an audit entry")
+
+
 def _convert(fields: dict[str, Any], kind: type[T], what: str) -> T:
     try:
         return msgspec.convert(fields, kind)
@@ -303,6 +315,7 @@ def check_write(write: Write) -> None:
     owners += (ask.workspace_id for ask in write.asks)
     owners += (grant.workspace_id for grant in write.grants)
     owners += (version.workspace_id for version in write.files)
+    owners += (entry.workspace_id for entry in write.audit)
     for owner in owners:
         if owner != write.workspace_id:
             raise StoreError(f"a Write to workspace {write.workspace_id} contains a record of workspace {owner}")
@@ -316,6 +329,7 @@ def check_write(write: Write) -> None:
     for tail in write.tails:
         texts += (tail.message_id, tail.session_id, tail.text)
     texts += (name for cut in write.cuts for name in cut)
+    texts += (text for entry in write.audit for text in msgspec.structs.astuple(entry) if isinstance(text, str))
     check_texts(texts)
 
 
@@ -355,6 +369,11 @@ def check_texts(texts: Iterable[str]) -> None:
 def accepted_positions(rows: list[LogRow]) -> dict[tuple[str, str], int]:
     """Map (session_id, run_id) to the Position of the RunAccepted in this Write."""
     return {(row.session_id, row.run_id): row.position for row in rows if row.kind == "RunAccepted" and row.run_id}
+
+
+def audit_page(rows: list[tuple[int, AuditEntry]], limit: int) -> tuple[list[AuditEntry], int]:
+    """Return the entries of a page by ordinal, and the ordinal before which the next page begins; 0: it is the last."""
+    return [entry for _, entry in rows], rows[-1][0] if rows and len(rows) == limit else 0
 
 
 def ended_facts(write: Write) -> list[RunFacts]:
@@ -397,6 +416,14 @@ def no_message_for_tail(message_id: str) -> VersionConflict:
 
 def no_original(workspace_id: str, version_id: str) -> StoreDamaged:
     return StoreDamaged(f"file version {version_id} of workspace {workspace_id} has no content", RESTORE_BACKUP)
+
+
+def user_exists(name: str) -> UserExists:
+    return UserExists(f"User {name} already exists. For a new token, revoke it first: kedge users revoke {name}")
+
+
+def unknown_user(name: str) -> UserNotFound:
+    return UserNotFound(f"User {name[:100]} not found. List them with: kedge users list")
 
 
 def no_attachment(digest: str) -> VersionConflict:

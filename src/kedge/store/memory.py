@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
+from kedge.core.audit import AuditEntry
 from kedge.core.records import EVERY_RUN, FileVersion, LaneRecord, RunRecord, RunSpan, SessionRecord, WorkspaceRecord
 from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message, Tail
+from kedge.core.users import UserRecord
 from kedge.errors import StoreUnavailable
 from kedge.store import codec, memory_checks, memory_files, memory_removal, memory_reports
 from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
 from kedge.store.memory_leases import MemoryLeases, StoredLease, StoredNode
 from kedge.store.memory_reports import by_seq, is_within, run_bytes
+from kedge.store.memory_users import MemoryUsers, add_audit
 
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message, or the digest of an attachment
 Owned = Ask | Grant  # belong to a session, but have globally unique ids
@@ -74,6 +77,8 @@ class MemoryData:
     attachments: dict[Key, bytes] = field(default_factory=dict)  # by digest
     attachment_uses: set[tuple[str, str, str]] = field(default_factory=set)  # workspace_id, session_id, digest
     facts: dict[int, RunFacts] = field(default_factory=dict)  # by ordinal, in the order in which they were stored
+    users: dict[str, UserRecord] = field(default_factory=dict)  # by name
+    audit: dict[int, AuditEntry] = field(default_factory=dict)  # by ordinal, as above
     nodes: dict[str, StoredNode] = field(default_factory=dict)  # by name
     leases: dict[str, StoredLease] = field(default_factory=dict)  # by workspace_id
     #: The stores with leases that are open: the fence decides what each of them may write.
@@ -88,6 +93,7 @@ class MemoryStore:
     def __init__(self, data: MemoryData | None = None, leases: MemoryLeases | None = None) -> None:
         self.data = data or MemoryData()
         self.leases = leases
+        self.users = MemoryUsers(self._own_data)
 
     def reopened(self) -> MemoryStore:
         """Return another store with the same data, as a new process would. Opening it disables this one."""
@@ -161,6 +167,7 @@ class MemoryStore:
         for grant_id in write.deleted_grants:
             if grant_id in data.grants and data.grants[grant_id].workspace_id == write.workspace_id:
                 del data.grants[grant_id]
+        add_audit(data, write.audit)
         for session_id in write.deleted_sessions:
             memory_removal.delete_session(data, write.workspace_id, session_id)
         return log.head

@@ -40,6 +40,7 @@ from kedge.store.postgres_connect import PostgresConnection
 from kedge.store.postgres_database import PostgresDatabase
 from kedge.store.postgres_leases import PostgresLeases
 from kedge.store.postgres_rows import VISIBLE_MESSAGE, bounded, messages_of, ordinal_of, runs_of
+from kedge.store.postgres_users import PostgresUsers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,6 +103,7 @@ class PostgresStore:
         if on_lease_lost is not None:
             self._fence.on_lost = on_lease_lost
         self._change = self.database.change
+        self.users = PostgresUsers(self.database)
 
     @property
     def incarnation(self) -> str:

@@ -11,8 +11,9 @@ from hashlib import blake2b
 
 import asyncpg
 
-from kedge.core import run_facts
+from kedge.core import audit, run_facts
 from kedge.core.approvals import Ask, Grant
+from kedge.core.audit import AuditEntry
 from kedge.core.records import AttachmentContent, FileVersion, RunRecord, SessionRecord
 from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message, Tail
@@ -167,6 +168,25 @@ async def add_facts(db: PostgresConnection, facts: list[RunFacts]) -> None:
         "DELETE FROM run_facts WHERE ordinal IN"
         " (SELECT ordinal FROM run_facts WHERE ordinal <= $1 ORDER BY ordinal FOR UPDATE SKIP LOCKED)",
         max(row[0] for row in ordinals) - run_facts.FACTS_MAX,
+    )
+
+
+async def add_audit(db: PostgresConnection, entries: Sequence[AuditEntry]) -> None:
+    """Add audit entries, and remove the oldest ones beyond the limit, as for facts."""
+    if not entries:
+        return
+    ordinals = await db.fetch(
+        "INSERT INTO audit (workspace_id, author, entry)"
+        " SELECT workspace_id, author, entry FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY"
+        " AS new (workspace_id, author, entry, number) ORDER BY number RETURNING ordinal",
+        [one.workspace_id for one in entries],
+        [one.author for one in entries],
+        [codec.encode_audit(one) for one in entries],
+    )
+    await db.execute(
+        "DELETE FROM audit WHERE ordinal IN"
+        " (SELECT ordinal FROM audit WHERE ordinal <= $1 ORDER BY ordinal FOR UPDATE SKIP LOCKED)",
+        max(row[0] for row in ordinals) - audit.AUDIT_MAX,
     )
 
 

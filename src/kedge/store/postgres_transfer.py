@@ -12,7 +12,16 @@ from kedge.store.postgres import PostgresStore
 from kedge.store.postgres_connect import DatabaseUrl, PostgresConnection, connect, parse_url, store_error
 from kedge.store.postgres_migrations import COPYING
 from kedge.store.postgres_reclaim import message_visible, visible
-from kedge.store.transfer import SLICE_BYTES_MAX, SLICE_ROWS_MAX, TABLES, Row, TableQuery, message_of
+from kedge.store.transfer import (
+    COUNTS,
+    SLICE_BYTES_MAX,
+    SLICE_ROWS_MAX,
+    TABLES,
+    Row,
+    TableQuery,
+    content_of,
+    message_of,
+)
 
 T = TypeVar("T")
 
@@ -66,6 +75,8 @@ _QUERIES = {
         ("ordinal",), "file_versions", f"{_known('file_versions')} AND {visible('file_versions')}"
     ),
     "run_facts": TableQuery(("ordinal",), "run_facts", _known("run_facts")),
+    "users": TableQuery(("name",), "users"),
+    "audit": TableQuery(("ordinal",), "audit"),
 }
 
 #: The columns that are not texts.
@@ -73,12 +84,12 @@ _TYPES = {
     **dict.fromkeys(("created_at", "updated_at", "accepted_at", "ended_at", "base", "floor", "head"), "int8"),
     **dict.fromkeys(("position", "version", "next_seq", "mark", "seq"), "int8"),
     **dict.fromkeys(("floor_hash", "head_hash", "path_hash", "hash"), "bytea"),
-    **dict.fromkeys(("payload", "record", "prompt", "parts", "facts", "content"), "bytea"),
+    **dict.fromkeys(("payload", "record", "prompt", "parts", "facts", "content", "entry"), "bytea"),
     "part": "int4",
     "is_summary": "bool",
 }
 #: For the size of a slice: the columns that can be large.
-_LARGE = ("payload", "record", "prompt", "parts", "facts", "content", "text")
+_LARGE = ("payload", "record", "prompt", "parts", "facts", "content", "text", "entry")
 
 
 def _slice(table: str, after: Row) -> str:
@@ -183,9 +194,9 @@ async def open_target(location: str) -> PostgresTarget:
             cluster_id = ""
         else:
             await postgres_migrations.migrate(db, url, migrations.shipped("postgres_sql"), cluster_id)
-            if count := await db.fetchval("SELECT count(*) FROM workspaces"):
+            if content := content_of(await db.fetchrow(COUNTS)):
                 raise StoreError(
-                    f"the schema {url.schema!r} of {url} is not empty: it has {count} workspaces; "
+                    f"the schema {url.schema!r} of {url} is not empty: it has {content}; "
                     "add ?schema=NAME with the name of a new one to its URL"
                 )
         await _empty(db, COPYING)
@@ -239,7 +250,7 @@ def _check_version(url: DatabaseUrl, version: int) -> None:
 
 
 async def _empty(db: PostgresConnection, cluster_id: str) -> None:
-    """Remove all rows that belong to workspaces. A schema without workspaces may have some that are being removed."""
+    """Remove all rows but those of nodes. A schema without workspaces may have some that are being removed."""
     tables = (*TABLES, "message_tokens", "removed_workspaces", "hidden_sessions", "cut_messages")
     async with db.transaction():
         await db.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY")

@@ -179,6 +179,7 @@ async def apply(
         await postgres_records.put_grants(db, grants)
     for files in parts((version, write.originals.get(version.id)) for write in writes for version in write.files):
         await postgres_records.put_files(db, files)
+    await postgres_records.add_audit(db, [entry for write in writes for entry in write.audit])
     for write in writes:
         if write.deleted_grants:
             await db.execute(

@@ -35,6 +35,7 @@ from kedge.store.sqlite_reclaim import MESSAGE_VISIBLE, VISIBLE
 from kedge.store.sqlite_reports import facts_page, search_hits
 from kedge.store.sqlite_rows import MESSAGE, hash_at, known_of, message_of, ordinal_of, page_of_messages, runs_of
 from kedge.store.sqlite_threads import SHORT_WRITE_BYTES_MAX, ReadThreads, WriteThread, store_error
+from kedge.store.sqlite_users import SqliteUsers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,6 +81,7 @@ class SqliteStore:
         self._vfs = vfs
         self._reader: ReadThreads | None = None
         self._writer: WriteThread | None = None
+        self.users = SqliteUsers(self.threads)
 
     async def open(self) -> None:
         """Open the store, blocking the event loop: nothing is served before it is open, and a cancellation in between

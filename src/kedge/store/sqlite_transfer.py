@@ -16,7 +16,16 @@ from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite import SqliteStore
 from kedge.store.sqlite_connect import DATABASE, HEAD_FILE
 from kedge.store.sqlite_reclaim import MESSAGE_VISIBLE, VISIBLE
-from kedge.store.transfer import SLICE_BYTES_MAX, SLICE_ROWS_MAX, TABLES, Row, TableQuery, message_of
+from kedge.store.transfer import (
+    COUNTS,
+    SLICE_BYTES_MAX,
+    SLICE_ROWS_MAX,
+    TABLES,
+    Row,
+    TableQuery,
+    content_of,
+    message_of,
+)
 
 #: The directory of a copy that is not complete, inside its data directory. No server opens it.
 _UNFINISHED = "unfinished-copy"
@@ -65,6 +74,8 @@ _QUERIES = {
         ("ordinal",), "file_versions LEFT JOIN file_contents ON version_ordinal = ordinal", f"{_KNOWN} AND {VISIBLE}"
     ),
     "run_facts": TableQuery(("ordinal",), "run_facts", _KNOWN),
+    "users": TableQuery(("name",), "users"),
+    "audit": TableQuery(("ordinal",), "audit"),
 }
 
 
@@ -173,11 +184,9 @@ async def open_target(path: Path) -> SqliteTarget:
 def _check_empty(directory: DataDirectory) -> None:
     with contextlib.ExitStack() as undo:
         db, _, _ = sqlite_connect.connect(directory, None, undo)
-        row = db.execute("SELECT count(*) FROM workspaces").fetchone()
-    if row and row[0]:
-        raise StoreError(
-            f"the store in {directory.path} is not empty: it has {row[0]} workspaces; copy to a new directory"
-        )
+        content = content_of(db.execute(COUNTS).fetchone())
+    if content:
+        raise StoreError(f"the store in {directory.path} is not empty: it has {content}; copy to a new directory")
 
 
 def _unfinished(directory: DataDirectory) -> Path:

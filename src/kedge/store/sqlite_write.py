@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import apsw
 
-from kedge.core import run_facts
+from kedge.core import audit, run_facts
 from kedge.core.approvals import Ask, Grant
+from kedge.core.audit import AuditEntry
 from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message, Tail
@@ -57,6 +58,8 @@ def append(db: apsw.Connection, write: Write) -> int:
         _put_grant(db, grant)
     for version in write.files:
         _put_file(db, version, write.originals.get(version.id))
+    for entry in write.audit:
+        add_audit(db, entry)
     for grant_id in write.deleted_grants:
         db.execute("DELETE FROM grants WHERE id = ? AND workspace_id = ?", (grant_id, write.workspace_id))
     for session_id in write.deleted_sessions:
@@ -193,6 +196,15 @@ def _add_facts(db: apsw.Connection, facts: RunFacts) -> None:
         (facts.workspace_id, facts.ended_at, codec.encode_facts(facts)),
     )
     db.execute("DELETE FROM run_facts WHERE ordinal <= ?", (db.last_insert_rowid() - run_facts.FACTS_MAX,))
+
+
+def add_audit(db: apsw.Connection, entry: AuditEntry) -> None:
+    """Add an audit entry, and remove the oldest ones beyond the limit."""
+    db.execute(
+        "INSERT INTO audit (workspace_id, author, entry) VALUES (?, ?, ?)",
+        (entry.workspace_id, entry.author, codec.encode_audit(entry)),
+    )
+    db.execute("DELETE FROM audit WHERE ordinal <= ?", (db.last_insert_rowid() - audit.AUDIT_MAX,))
 
 
 # --- Attachments -----------------------------------------------------------------------------------------------------

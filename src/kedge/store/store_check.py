@@ -65,7 +65,7 @@ class _Check:
                     try:
                         check_row(table, row)
                     except StoreDamaged as error:
-                        self._add(row[0], error)
+                        self._add(row[0] if TABLES[table][0] == "workspace_id" else "", error)
                 self.rows[table] += len(rows)
                 self._report(TransferProgress("check", table, self.entries + sum(self.rows.values()), 0))
         except StoreDamaged as error:

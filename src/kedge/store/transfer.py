@@ -11,13 +11,14 @@ insertion, or by key, byte by byte. So two stores have the same content if all t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from kedge.core.transcript import Message
+from kedge.core.users import UserRecord
 from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError
 from kedge.store import codec
 from kedge.store.base import Store
@@ -56,7 +57,13 @@ TABLES: dict[str, tuple[str, ...]] = {
     "grants": ("workspace_id", "id", "session_id", "record"),
     "file_versions": ("workspace_id", "id", "session_id", "run_id", "record", "content"),
     "run_facts": ("workspace_id", "ended_at", "facts"),
+    "users": ("name", "role", "token_digest", "created_at"),
+    "audit": ("workspace_id", "author", "entry"),
 }
+
+
+#: The target of a copy has none of these.
+COUNTS = "SELECT (SELECT count(*) FROM workspaces), (SELECT count(*) FROM users)"
 
 
 class TableQuery(Struct, frozen=True):
@@ -198,6 +205,12 @@ async def copy_store(source: StoreRows, target: CopyTarget, report: Report) -> C
     return CopyReport(source.name, target.name, copied.tables, entries)
 
 
+def content_of(counts: Sequence[int] | None) -> str:
+    """Return the content of a store for an error, from the row of COUNTS; empty: none."""
+    workspaces, users = counts or (0, 0)
+    return f"{workspaces} workspaces and {users} users" if workspaces or users else ""
+
+
 # --- Rows ------------------------------------------------------------------------------------------------------------
 
 
@@ -242,6 +255,14 @@ def check_row(table: str, row: Row) -> None:
         case "run_facts":
             facts = codec.decode_facts(row[2])
             _check("facts of Run", (*row[:2], facts.run_id), (facts.workspace_id, facts.ended_at, facts.run_id))
+        case "users":
+            try:
+                msgspec.convert(dict(zip(TABLES["users"], row, strict=True)), UserRecord)
+            except msgspec.ValidationError as error:
+                raise StoreDamaged(f"cannot read user {row[0]}: {error}", RESTORE_BACKUP) from error
+        case "audit":
+            entry = codec.decode_audit(row[2])
+            _check("an audit entry of", row, (entry.workspace_id, entry.author))
         case _:
             pass
 

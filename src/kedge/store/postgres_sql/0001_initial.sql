@@ -124,6 +124,23 @@ CREATE TABLE run_facts (
 
 CREATE INDEX run_facts_by_workspace ON run_facts (workspace_id);
 
+-- The users; see kedge/core/users.py. Of a token only the digest is stored.
+CREATE TABLE users (
+    name TEXT COLLATE "C" PRIMARY KEY,
+    role TEXT COLLATE "C" NOT NULL,
+    token_digest TEXT COLLATE "C" NOT NULL UNIQUE,
+    created_at BIGINT NOT NULL
+);
+
+-- What users did; see kedge/core/audit.py. Without an index over authors: the listing is read rarely, in the order of the
+-- rows, and each action would pay for it.
+CREATE TABLE audit (
+    ordinal BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    workspace_id TEXT COLLATE "C" NOT NULL,
+    author TEXT COLLATE "C" NOT NULL,
+    entry BYTEA NOT NULL
+);
+
 -- The contents of files attached to prompts. Prompts and messages name them by digest.
 CREATE TABLE attachments (
     workspace_id TEXT COLLATE "C" NOT NULL,

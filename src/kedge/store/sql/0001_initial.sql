@@ -97,6 +97,23 @@ CREATE TABLE run_facts (
 
 CREATE INDEX run_facts_by_workspace ON run_facts (workspace_id);
 
+-- The users; see kedge/core/users.py. Of a token only the digest is stored.
+CREATE TABLE users (
+    name TEXT PRIMARY KEY NOT NULL,
+    role TEXT NOT NULL,
+    token_digest TEXT NOT NULL UNIQUE,
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What users did; see kedge/core/audit.py. Without an index over authors: the listing is read rarely, in the order of the
+-- rows, and each action would pay for it.
+CREATE TABLE audit (
+    ordinal INTEGER PRIMARY KEY NOT NULL,
+    workspace_id TEXT NOT NULL,
+    author TEXT NOT NULL,
+    entry BLOB NOT NULL
+) STRICT;
+
 -- Separate from the Run, whose record is rewritten in each Step: a prompt may hold a megabyte of text.
 CREATE TABLE prompts (
     workspace_id TEXT NOT NULL,
