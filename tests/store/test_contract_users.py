@@ -69,7 +69,8 @@ async def test_audit_is_read_in_pages_newest_first(store: Store) -> None:
         await store.append(events(audit=(made,), workspace_id=owner))
 
     async def pages(limit: int, **selected: str) -> list[list[int]]:
-        result, before = [], 0
+        result: list[list[int]] = []
+        before = 0
         while not result or before:
             page, before = await store.users.audit(limit, before, **selected)
             result.append([one.at for one in page])

@@ -39,6 +39,8 @@ COMMANDS = {
     "lsp": "kedge.cli.command_lsp",
     "doctor": "kedge.cli.command_doctor",
     "serve": "kedge.cli.command_serve",
+    "users": "kedge.cli.command_users",
+    "audit": "kedge.cli.command_users",
     "nodes": "kedge.cli.command_nodes",
     "stop": "kedge.cli.command_stop",
     "store": "kedge.cli.command_store",

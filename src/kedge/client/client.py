@@ -22,6 +22,7 @@ import msgspec
 from kedge.client.event_stream import EventStream
 from kedge.client.http_transport import ANSWER_S_MAX, Transport, decode_reply, quoted_path
 from kedge.client.retry import GIVE_UP_S, Restart, loop_time, retry_if_refused
+from kedge.client.user_client import UserClient
 from kedge.client.web_client import WebClient
 from kedge.core.approvals import Answer
 from kedge.core.modes import Mode
@@ -66,6 +67,7 @@ class Client:
     def __init__(self, host: str | None = None, token: str | None = None, transport: Transport | None = None) -> None:
         self._transport = transport or Transport(host, token)
         self.web = WebClient(self._transport)
+        self.users = UserClient(self._transport)
         self.client_id = str(uuid.uuid4())
         #: Starts the server if it is gone. If set, requests that a server refused because it shuts down are repeated,
         #: as far as that is safe (`retry_if_refused`).
@@ -413,20 +415,11 @@ class Client:
 
     async def wait_run(self, workspace_id: str, run_id: str, timeout_s: float | None = None) -> m.RunBody:
         """Return the Run once it has ended, or as it is after `timeout_s`."""
-        deadline = None if timeout_s is None else loop_time() + timeout_s
+        parts, deadline = ("agent", "runs", run_id, "wait"), None if timeout_s is None else loop_time() + timeout_s
         while True:
             wait_s = WAIT_S if deadline is None else max(0.0, min(WAIT_S, deadline - loop_time()))
-            run = await self._inside(
-                "GET",
-                workspace_id,
-                "agent",
-                "runs",
-                run_id,
-                "wait",
-                params={"timeout_s": wait_s},
-                answer_s_max=wait_s + ANSWER_S_MAX,
-                reply=m.RunBody,
-            )
+            options = {"params": {"timeout_s": wait_s}, "answer_s_max": wait_s + ANSWER_S_MAX}
+            run = await self._inside("GET", workspace_id, *parts, **options, reply=m.RunBody)
             if run.state == "ended" or (deadline is not None and loop_time() >= deadline):
                 return run
 

@@ -263,15 +263,15 @@ class App:
         # Authenticate before anything else. Of the route, only its access is needed.
         public = route is not None and not route.spec.needs_token
         spec = route.spec if route is not None else None
-        asker = self._gate.check(
+        asker = await self._gate.check(
             headers,
             local_socket=scope.get("kedge.local_socket", False),
             spec=spec,
             method=scope["method"],
             target=target_of(scope),
         )
-        if asker.browser is not None:
-            connection.enter_context(self._gate.browsers.in_use(asker.browser, scope["kedge.abort"]))
+        if asker is not OWNER:
+            connection.enter_context(self._gate.while_allowed(asker, scope["kedge.abort"]))
         if self._is_closing() and not public:
             raise _shutting_down()
         if match is None:

@@ -8,13 +8,16 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from msgspec import Struct
 
 from kedge import paths
+from kedge.core.users import Role, UserRecord
 from kedge.errors import BadConfig, BadHost, BadOrigin, Forbidden, Invalid, Unauthorized
 from kedge.server.browsers import Browser, Browsers
-from kedge.wire.openapi import RouteSpec
+from kedge.server.known_users import KnownUsers
+from kedge.wire.openapi import Access, RouteSpec
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -22,13 +25,18 @@ Headers = list[tuple[bytes, bytes]]
 KEY_HEADER = b"x-kedge-key"
 #: Cookies of one name that are tried. Items.
 COOKIES_MAX = 5
+NO_TOKEN = (
+    "Missing or wrong token; send Authorization: Bearer with the content of the token file, or with a user's token."
+)
 ONE_SESSION = "This browser has access to one session only."
 
 
 class Asker(Struct, frozen=True):
-    """The sender of a request: a browser; or None for the owner, who has the local socket or the token."""
+    """The sender of a request: a browser, a user, or the owner, who has the local socket or the server's token."""
 
     browser: Browser | None = None
+    #: The name of the user whose token came with the request; empty: the owner or a browser.
+    user: str = ""
     #: The node of the cluster that has checked the request and forwards it; empty: the request comes from a client.
     node: str = ""
 
@@ -36,8 +44,15 @@ class Asker(Struct, frozen=True):
 OWNER = Asker()
 
 
-#: Returns the name of the node that has signed a request, from its Authorization, method and target.
-VerifyNode = Callable[[str, str, str], str]
+#: What each role may do; see RouteSpec.access.
+_PERMITTED: dict[Role, tuple[Access, ...]] = {
+    "owner": ("read", "act", "owner"),
+    "collaborator": ("read", "act"),
+    "spectator": ("read",),
+}
+#: Returns the node that has signed a request, and the user that it vouches for, from its Authorization, method and
+#: target.
+VerifyNode = Callable[[str, str, str], tuple[str, str]]
 #: The scheme of such an Authorization.
 NODE_SCHEME = b"Kedge-Node "
 
@@ -52,8 +67,10 @@ class Gate:
         *,
         remote: bool = False,
         browsers: Browsers | None = None,
+        users: KnownUsers | None = None,
     ) -> None:
-        """`remote`: other machines can reach this server, so any literal address is accepted as Host."""
+        """`remote`: other machines can reach this server, so any literal address is accepted as Host. `users` is None
+        for a simulated server, which has only its owner."""
         #: None: the server is not a node of a cluster.
         self.verify_node: VerifyNode | None = None
         self._token = token
@@ -61,28 +78,37 @@ class Gate:
         self.names = set(names)
         self._remote = remote
         self.browsers = browsers or Browsers()
+        self.users = users
 
-    def check(
+    async def check(
         self, headers: Headers, *, local_socket: bool, spec: RouteSpec | None, method: str = "", target: str = ""
     ) -> Asker:
         """Return who sends the request. `spec` is None for a path that is not in the API."""
         host = self.check_source(headers)
         signatures = [value for name, value in headers if name == b"authorization" and value.startswith(NODE_SCHEME)]
         if len(signatures) == 1 and self.verify_node is not None:
-            return Asker(node=self.verify_node(signatures[0].decode("latin-1"), method, target))
+            node, user = self.verify_node(signatures[0].decode("latin-1"), method, target)
+            return Asker(user=user, node=node)  # that node has checked the rights
         if local_socket or (spec is not None and not spec.needs_token):
             return OWNER
         if any(name == b"authorization" for name, _ in headers):
-            self._check_token(headers)
-            return OWNER
+            return await self._token_holder(headers, spec)
         if not any(name in (b"cookie", KEY_HEADER) for name, _ in headers):
-            self._check_token(headers)  # raises
+            raise Unauthorized(NO_TOKEN)
         browser = self.browser(headers, host)
         if browser is None:
             raise Unauthorized("This browser has no access, or no longer. Get a new link with: kedge web")
         if spec is not None:
             _check_rights(spec, browser)
         return Asker(browser)
+
+    def while_allowed(self, asker: Asker, end: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `end` when the sender's access ends within this block."""
+        if asker.browser is not None:
+            return self.browsers.in_use(asker.browser, end)
+        if asker.user and self.users is not None:
+            return self.users.in_use(asker.user, end)
+        return nullcontext()
 
     def check_source(self, headers: Headers) -> str:
         """Refuse foreign hosts and pages of other origins, and return the host."""
@@ -119,19 +145,33 @@ class Gate:
             return host
         raise BadHost("Unknown Host; use localhost or the address that the server listens on.")
 
-    def _check_token(self, headers: Headers) -> None:
+    async def _token_holder(self, headers: Headers, spec: RouteSpec | None) -> Asker:
+        """Return the owner or the user whose token was sent."""
         values = [value for name, value in headers if name == b"authorization"]
-        expected = b"Bearer " + self._token.encode()
-        if len(values) != 1 or not hmac.compare_digest(values[0], expected):
-            raise Unauthorized("Missing or wrong token; send Authorization: Bearer with the content of the token file.")
+        if len(values) == 1 and hmac.compare_digest(values[0], b"Bearer " + self._token.encode()):
+            return OWNER
+        user = None
+        if len(values) == 1 and values[0].startswith(b"Bearer ") and self.users is not None:
+            user = await self.users.find(values[0].removeprefix(b"Bearer ").decode("latin-1"))
+        if user is None:
+            raise Unauthorized(NO_TOKEN)
+        if spec is not None:
+            _check_rights(spec, user)
+        return Asker(user=user.name)
 
 
-def _check_rights(spec: RouteSpec, browser: Browser) -> None:
+def _check_rights(spec: RouteSpec, sender: Browser | UserRecord) -> None:
+    """Refuse what a browser or a user may not do: the only place that decides it."""
+    if isinstance(sender, UserRecord):
+        if spec.access not in _PERMITTED[sender.role]:
+            limit = "may only read" if sender.role == "spectator" else "may not do this"
+            raise Forbidden(f"User {sender.name} has the role {sender.role} and {limit}. Ask the owner of the server.")
+        return
     if spec.access == "owner":
         raise Forbidden("No browser may do this. Use the command kedge on the machine of the server.")
-    if spec.access == "act" and browser.rights == "read_only":
+    if spec.access == "act" and sender.rights == "read_only":
         raise Forbidden("This browser may only watch. Get a link with more rights with: kedge web")
-    if spec.session is None and browser.session_id:
+    if spec.session is None and sender.session_id:
         raise Forbidden(ONE_SESSION)
 
 

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from kedge.errors import BrowserNotFound, Busy, LinkGone, StoreUnavailable
+from kedge.server.open_connections import OpenConnections
 from kedge.wire.web_models import Rights
 
 log = logging.getLogger("kedge.server")
@@ -73,8 +74,7 @@ class Browsers:
         self._now_s = now_s
         self._tickets: dict[str, Ticket] = {}
         self._browsers: dict[str, Browser] = {}
-        #: Browser -> ends of its open connections. A list: two requests of one connection have the same end.
-        self._open: dict[str, list[Callable[[], None]]] = {}
+        self._open = OpenConnections()
         self._writing = asyncio.Lock()
         self.port = 0
         self._load()
@@ -161,23 +161,17 @@ class Browsers:
     @contextmanager
     def in_use(self, browser: Browser, end: Callable[[], None]) -> Iterator[None]:
         """Call `end` when the browser is revoked or expires within this block."""
-        ends = self._open.setdefault(browser.id, [])
-        ends.append(end)
         left_s = browser.expires_at / 1000 - self._now_s()
         timer = asyncio.get_running_loop().call_later(max(left_s, 0), end)
         try:
-            yield
+            with self._open.added(browser.id, end):
+                yield
         finally:
             timer.cancel()
-            ends.remove(end)
-            if not ends and self._open.get(browser.id) is ends:
-                del self._open[browser.id]
 
     def _remove(self, browser_id: str, spared: Callable[[], None] | None = None) -> None:
         self._browsers.pop(browser_id, None)
-        for end in self._open.pop(browser_id, []):
-            if end != spared:
-                end()
+        self._open.end(browser_id, spared)
 
     def _drop_expired(self) -> None:
         now = self._now_ms()

@@ -35,6 +35,8 @@ class Member:
         node = ClusterNode(self.store, self._info, self._lease_s, engine, machine, restart)
         forwarder = Forwarder(engine, node, self._secret)
         gate.verify_node = forwarder.verify
+        if gate.users is not None:
+            node.refresh_users = gate.users.refresh
         if name := urlsplit(self._info.url).hostname:
             gate.names.add(name)
 

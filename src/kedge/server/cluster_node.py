@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -50,6 +50,8 @@ class ClusterNode:
         self._machine = machine
         #: Calls back when nodes release workspaces: a hint.
         self.listen: Callable[[Callable[[frozenset[str]], None]], None] = lambda callback: None
+        #: Reads again the users, whom other nodes may have changed.
+        self.refresh_users: Callable[[], Awaitable[None]]
         #: Returns the number of open streams.
         self.streams: Callable[[], int] = lambda: 0
         self._lost = lost
@@ -75,6 +77,7 @@ class ClusterNode:
         self.listen(lambda _: self._woken.set())
         self._spawn(self._renew_for_ever())
         self._spawn(self._take_over_for_ever())
+        self._spawn(self._refresh_for_ever())
 
     async def close(self) -> None:
         """Leave the cluster: its leases end, and other nodes continue with what it has queued."""
@@ -147,6 +150,11 @@ class ClusterNode:
     @property
     def others(self) -> list[NodeInfo]:
         return [self._others[name] for name in sorted(self._others)]
+
+    async def _refresh_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / RENEWALS_PER_LEASE)
+            await self.refresh_users()
 
     async def holder(self, workspace_id: str) -> NodeInfo | None:
         """Return the other live node that serves the workspace."""

@@ -1,7 +1,7 @@
 """Requests that another node of the cluster has to serve: they are sent there, and the reply is passed on as it comes.
 
-The first node authenticates the client. It vouches for the request with a signature, which the cluster's secret makes:
-the second node does not see the client's token. A request is forwarded once.
+The first node authenticates the client and checks its rights. It vouches for the request and its user with a signature,
+which the cluster's secret makes: the second node does not see the client's token. A request is forwarded once.
 """
 
 from __future__ import annotations
@@ -59,24 +59,25 @@ class ClusterSecret(Struct, frozen=True):
         """Identifies the cluster in its database, without revealing the secret."""
         return hmac.new(self.key, b"cluster id", "sha256").hexdigest()[:32]
 
-    def sign(self, node: str, method: str, target: str, now_s: int) -> str:
-        return f"{NODE_SCHEME.decode()}{now_s}:{node}:{self._mac(node, method, target, now_s)}"
+    def sign(self, node: str, user: str, method: str, target: str, now_s: int) -> str:
+        return f"{NODE_SCHEME.decode()}{now_s}:{node}:{user}:{self._mac(node, user, method, target, now_s)}"
 
-    def verify(self, header: str, method: str, target: str, now_s: int) -> str:
-        """Return the name of the node that signed this request."""
+    def verify(self, header: str, method: str, target: str, now_s: int) -> tuple[str, str]:
+        """Return the name of the node that signed this request, and of its user; empty: the owner or a browser."""
         try:
-            stamp, node, mac = header.removeprefix(NODE_SCHEME.decode()).split(":")
+            stamp, node, user, mac = header.removeprefix(NODE_SCHEME.decode()).split(":")
             signed_s = int(stamp)
         except ValueError:
             raise Unauthorized("This is not a valid signature of a node.") from None
-        if not hmac.compare_digest(mac, self._mac(node, method, target, signed_s)):
+        if not hmac.compare_digest(mac, self._mac(node, user, method, target, signed_s)):
             raise Unauthorized("The signature of the node is wrong: all nodes need the same KEDGE_CLUSTER_SECRET.")
         if abs(now_s - signed_s) > SIGNATURE_S:
             raise Unauthorized(f"The clocks of the nodes differ by more than {SIGNATURE_S} s; synchronise them.")
-        return node
+        return node, user
 
-    def _mac(self, node: str, method: str, target: str, now_s: int) -> str:
-        return hmac.new(self.key, f"{now_s}\n{node}\n{method}\n{target}".encode(), "sha256").hexdigest()
+    def _mac(self, node: str, user: str, method: str, target: str, now_s: int) -> str:
+        text = f"{now_s}\n{node}\n{user}\n{method}\n{target}"
+        return hmac.new(self.key, text.encode(), "sha256").hexdigest()
 
 
 class Forwarder:
@@ -101,7 +102,7 @@ class Forwarder:
         for client in self._clients.values():
             await client.aclose()
 
-    def verify(self, header: str, method: str, target: str) -> str:
+    def verify(self, header: str, method: str, target: str) -> tuple[str, str]:
         if self._secret is None:
             raise Unauthorized("This node has no KEDGE_CLUSTER_SECRET and accepts no requests of other nodes.")
         return self._secret.verify(header, method, target, int(self._now_s()))
@@ -120,7 +121,7 @@ class Forwarder:
         """Send a request to its node, and its reply to the client."""
         scope = request.scope
         headers = [(name, value) for name, value in request.headers if name in _KEPT]
-        sending = self._send(node, scope["method"], target_of(scope), headers, body)
+        sending = self._send(node, request.asker.user, scope["method"], target_of(scope), headers, body)
         response = await request.while_connected(sending)
         try:
             await request.while_connected(self._unless_dead(node, _pass_on(request, response)))
@@ -135,7 +136,8 @@ class Forwarder:
     async def merged(self, request: HttpRequest, spec: RouteSpec, reply: Any) -> Any:
         """Return the reply of all live nodes. One that does not answer in time is left out."""
         method, target = request.scope["method"], target_of(request.scope)
-        replies = await asyncio.gather(*(self._part(node, method, target) for node in self.node.others))
+        user = request.asker.user
+        replies = await asyncio.gather(*(self._part(node, user, method, target) for node in self.node.others))
         if not spec.merged_by:
             return reply
         items = [msgspec.json.decode(msgspec.json.encode(item)) for item in reply]
@@ -143,18 +145,18 @@ class Forwarder:
         limit = getattr(request.query, "limit", None)
         return sorted(items, key=lambda item: str(item[spec.merged_by]))[:limit]
 
-    async def _part(self, node: NodeInfo, method: str, target: str) -> list[dict[str, Any]]:
+    async def _part(self, node: NodeInfo, user: str, method: str, target: str) -> list[dict[str, Any]]:
         try:
             async with asyncio.timeout(PART_S_MAX):
-                part = msgspec.json.decode(await self.fetch(node, method, target))
+                part = msgspec.json.decode(await self._fetch(node, user, method, target))
         except (KedgeError, httpx2.TransportError, TimeoutError, msgspec.DecodeError) as error:
             log.warning("node %s did not answer %s %s: %s", node.name, method, target, str(error) or "no answer")
             return []
         return part if isinstance(part, list) else []
 
-    async def fetch(self, node: NodeInfo, method: str, target: str) -> bytes:
+    async def _fetch(self, node: NodeInfo, user: str, method: str, target: str) -> bytes:
         """Return the body of a node's reply. NodeUnreachable if it has another status than 200."""
-        response = await self._send(node, method, target, [], b"")
+        response = await self._send(node, user, method, target, [], b"")
         try:
             body = await self._unless_dead(node, response.aread())
         finally:
@@ -164,7 +166,7 @@ class Forwarder:
         return bytes(body)
 
     async def _send(
-        self, node: NodeInfo, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes
+        self, node: NodeInfo, user: str, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes
     ) -> httpx2.Response:
         if not node.url or self._secret is None:
             missing = "--node-url" if self._secret else "KEDGE_CLUSTER_SECRET"
@@ -183,7 +185,8 @@ class Forwarder:
         )
         # The target as it is sent: the library may encode characters of it.
         sent = request.url.raw_path.decode("latin-1")
-        request.headers["authorization"] = self._secret.sign(self.node.info.name, method, sent, int(self._now_s()))
+        signature = self._secret.sign(self.node.info.name, user, method, sent, int(self._now_s()))
+        request.headers["authorization"] = signature
         try:
             response: httpx2.Response = await self._unless_dead(node, client.send(request, stream=True))
         except httpx2.TransportError as error:

@@ -16,6 +16,7 @@ from kedge.server.routes_nodes import NodeRoutes
 from kedge.server.routes_reports import ReportRoutes
 from kedge.server.routes_reversals import ReversalRoutes
 from kedge.server.routes_system import SystemRoutes
+from kedge.server.routes_users import UserRoutes
 from kedge.server.routes_web import ListenForWeb, WebRoutes
 from kedge.server.routes_workspaces import WorkspaceRoutes
 from kedge.server.session_scope import SessionScope
@@ -53,6 +54,7 @@ def make_app(
         *ExtensionRoutes(engine).routes(),
         *ReversalRoutes(engine).routes(),
         *WebRoutes(engine, gate, workspaces, listen).routes(),
+        *UserRoutes(gate).routes(),
         *ReportRoutes(engine).routes(),
         *NodeRoutes(cluster.node if cluster else None).routes(),
     ]

@@ -32,6 +32,7 @@ from kedge.server.auth import Gate, make_token, write_token
 from kedge.server.browsers import FILE_NAME as BROWSERS_FILE
 from kedge.server.browsers import Browsers
 from kedge.server.http_server import BACKLOG, listen
+from kedge.server.known_users import KnownUsers
 from kedge.server.log import flush_log, start_log
 from kedge.server.membership import RESTARTED, NodeOptions, host_id, open_store, url_of
 from kedge.server.routes import make_app
@@ -131,7 +132,8 @@ async def _serve(
     token = make_token()
     browsers = Browsers(paths.data_dir() / BROWSERS_FILE)
     names = [socket.gethostname().lower()] if allow_remote else []
-    gate = Gate(token, names, remote=allow_remote, browsers=browsers)
+    users = KnownUsers(store.users, clock.now_ms, is_shared=member is not None)
+    gate = Gate(token, names, remote=allow_remote, browsers=browsers, users=users)
     cluster = member.join(engine, machine, gate) if member else None
     stopping = asyncio.Event()
     watchdog = Watchdog(lambda: engine.is_busy)
@@ -140,6 +142,7 @@ async def _serve(
     app = make_app(engine, gate, str(paths.data_dir()), stopping.set, watchdog, web.listen, cluster)
 
     async def bind_sockets() -> None:
+        await users.refresh()
         sockets.extend(bind(host, allow_remote) for host in hosts)
         for sock in sockets:
             sock.listen(BACKLOG)

@@ -49,8 +49,9 @@ class PostgresUsers:
         self, limit: int, before: int = 0, author: str | None = None, workspace_id: str | None = None
     ) -> tuple[list[AuditEntry], int]:
         query = (
-            "SELECT ordinal, entry FROM audit WHERE ($1::int8 = 0 OR ordinal < $1) AND ($2::text IS NULL OR author = $2)"
-            " AND ($3::text IS NULL OR workspace_id = $3) ORDER BY ordinal DESC LIMIT $4"
+            "SELECT ordinal, entry FROM audit WHERE ($1::int8 = 0 OR ordinal < $1)"
+            " AND ($2::text IS NULL OR author = $2) AND ($3::text IS NULL OR workspace_id = $3)"
+            " ORDER BY ordinal DESC LIMIT $4"
         )
         values = (before, author, workspace_id, max(limit, 0))
         rows = await self._database.read(lambda db: db.fetch(query, *values), is_long=True)
