@@ -13,6 +13,7 @@ from kedge.cli.options import examples, host_option, json_option
 from kedge.cli.printing import ago, print_json, print_table
 from kedge.cli.workspace_lookup import connected_or_started
 from kedge.client.client import Client
+from kedge.client.retry import retry_if_refused
 from kedge.client.safe_text import one_line
 from kedge.core.audit import AUDIT_MAX
 from kedge.core.users import Role
@@ -53,11 +54,12 @@ def add(name: str, role: Role, as_json: bool, host: str | None) -> int:
     click.echo(f"{added.user.name}: added ({added.user.role}). The token, which cannot be shown again:\n")
     click.echo(f"  {added.token}\n")
     click.echo("Pass it on over a safe channel. With it, on any machine that reaches this server:\n")
-    address = host or "tcp://ADDRESS:PORT"
     click.echo(f"  export KEDGE_TOKEN={added.token}")
-    click.echo(f"  kedge runs --host {address}")
-    if host is None:
-        click.echo("\nThe address is one of: kedge serve --host tcp://ADDRESS:PORT --allow-remote")
+    if host is not None and not host.startswith("unix:"):
+        click.echo(f"  kedge runs --host {host}")
+    else:  # the local socket is the owner's, whatever the token
+        click.echo("  kedge runs --host tcp://ADDRESS:PORT\n")
+        click.echo("The address is one of: kedge serve --host tcp://ADDRESS:PORT --allow-remote")
     return 0
 
 
@@ -125,6 +127,6 @@ def _row(entry: AuditEntryBody) -> tuple[str, ...]:
 def _call(host: str | None, call: Callable[[Client], Awaitable[T]]) -> T:
     async def connect_and_call() -> T:
         async with connected_or_started(host) as client:
-            return await call(client)
+            return await retry_if_refused(lambda: call(client), client.restart)
 
     return asyncio.run(connect_and_call())
