@@ -29,7 +29,7 @@ Action = Literal[
 
 
 class AuditEntry(Struct, frozen=True):
-    """What a user did, for the audit listing."""
+    """An action of a user, for the audit listing."""
 
     #: Milliseconds since the epoch.
     at: int
