@@ -49,6 +49,7 @@ POST /workspaces/{id}/sessions/{sid}/rewind
 POST /workspaces/{id}/sessions/{sid}/undo
 POST /web/listen · POST /web/tickets · POST /web/login · POST /web/logout · GET /web/access
 GET /web/browsers · DELETE /web/browsers/{browser_id} · POST /workspaces/{id}/open
+GET /users · POST /users · DELETE /users/{name} · GET /audit
 """
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 

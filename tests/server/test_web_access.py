@@ -168,6 +168,10 @@ OWNER_ONLY = {
     ("POST", "/web/tickets"),
     ("GET", "/web/browsers"),
     ("DELETE", "/web/browsers/{browser_id}"),
+    ("GET", "/users"),
+    ("POST", "/users"),
+    ("DELETE", "/users/{name}"),
+    ("GET", "/audit"),
 }
 
 

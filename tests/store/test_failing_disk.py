@@ -13,7 +13,7 @@ from tests.store.workload import memory_directory
 #: Trials of one test.
 TRIALS_EACH = 100
 #: Two trials for each operation; in the long run two for each of its up to three errors.
-CI_TRIALS, LONG_TRIALS = 2_400, 7_200
+CI_TRIALS, LONG_TRIALS = 2_600, 7_800
 SLICES = slices(CI_TRIALS, LONG_TRIALS, TRIALS_EACH)
 
 

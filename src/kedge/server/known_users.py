@@ -103,6 +103,13 @@ class KnownUsers:
 
     # --- reading -------------------------------------------------------------------------------------------------
 
+    async def load(self) -> None:
+        """Read the users for the first time. With a damaged store, only the owner has access."""
+        try:
+            self._replace(await self.store.all())
+        except StoreError as error:
+            log.error("only the owner has access, since the users cannot be read: %s", error)
+
     async def refresh(self) -> None:
         """Read the users again. If the store is away, they stay as they are."""
         async with self._changing:

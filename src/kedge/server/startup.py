@@ -142,7 +142,7 @@ async def _serve(
     app = make_app(engine, gate, str(paths.data_dir()), stopping.set, watchdog, web.listen, cluster)
 
     async def bind_sockets() -> None:
-        await users.refresh()
+        await users.load()
         sockets.extend(bind(host, allow_remote) for host in hosts)
         for sock in sockets:
             sock.listen(BACKLOG)

@@ -207,8 +207,9 @@ async def copy_store(source: StoreRows, target: CopyTarget, report: Report) -> C
 
 def content_of(counts: Sequence[int] | None) -> str:
     """Return the content of a store for an error, from the row of COUNTS; empty: none."""
-    workspaces, users = counts or (0, 0)
-    return f"{workspaces} workspaces and {users} users" if workspaces or users else ""
+    return " and ".join(
+        f"{count} {what}" for count, what in zip(counts or (), ("workspaces", "users"), strict=False) if count
+    )
 
 
 # --- Rows ------------------------------------------------------------------------------------------------------------
