@@ -20,6 +20,7 @@ MAY = {"owner": {"read", "act", "owner"}, "collaborator": {"read", "act"}, "spec
 #: The routes that only the owner and users with this role may use.
 OWNER_ROUTES = {
     "GET /audit",
+    "POST /control",
     "GET /users",
     "POST /users",
     "DELETE /users/{name}",

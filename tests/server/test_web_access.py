@@ -164,6 +164,7 @@ SPECTATOR_MAY = {("POST", "/web/logout"), ("POST", "/workspaces/{id}/open"), ("P
 #: Routes that read what a spectator may not see.
 ACTING_READS = {("GET", "/workspaces/{id}/file-names")}
 OWNER_ONLY = {
+    ("POST", "/control"),
     ("POST", "/web/listen"),
     ("POST", "/web/tickets"),
     ("GET", "/web/browsers"),

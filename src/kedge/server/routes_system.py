@@ -119,6 +119,7 @@ class SystemRoutes:
                 query=ClientQuery,
                 body=m.Control,
                 reply=m.Ok,
+                declared_access="owner",
             ),
             route(
                 "DELETE",
