@@ -64,6 +64,8 @@ class Oracle:
     active: str | None = None
     #: The Runs folded into the active Run, in order.
     folded: tuple[str, ...] = ()
+    #: The live Runs of a named author, with the name.
+    authors: frozenset[tuple[str, str]] = frozenset()
     #: Live Runs covered by a cancel: by id, never by number.
     covered: frozenset[str] = frozenset()
     #: The latest mark.
@@ -87,6 +89,17 @@ class Oracle:
     def content_of(self, run_id: str) -> str | None:
         """Return the content of this run_id, as the engine finds it in its records."""
         return next((content for known, _, content in self.accepted if known == run_id), None)
+
+    def author_of(self, run_id: str) -> str:
+        return dict(self.authors).get(run_id, "")
+
+    def turns(self) -> list[int]:
+        """Return of each queued Run how many of its author's Runs are queued up to it."""
+        authors = [self.author_of(run_id) for run_id in self.queue]
+        return [authors[:number].count(author) for number, author in enumerate(authors, 1)]
+
+    def queued_of(self, author: str) -> int:
+        return sum(self.author_of(run_id) == author for run_id in self.queue)
 
     def states(self) -> dict[str, RunState]:
         """Return the state of each live Run."""
@@ -141,7 +154,8 @@ class Oracle:
             return None
         if command.when_busy == "reject":
             return LaneBusy
-        return QueueFull if len(self.queue) >= command.queue_runs_max else None
+        has_share = not command.author or self.queued_of(command.author) < command.queue_runs_per_user_max
+        return None if has_share and len(self.queue) < command.queue_runs_max else QueueFull
 
     def read(self, command: Command, events: tuple[LaneEvent, ...]) -> Oracle:
         reader = _Reader(self, command)
@@ -156,7 +170,8 @@ class Oracle:
             if run_id in after.covered:
                 _broken(f"{run_id} is covered by a cancel and still queued")
         _Promise(self, after, events).check(command)
-        return replace(after, covered=after.covered.intersection(after.live))
+        authors = frozenset(pair for pair in after.authors if pair[0] in after.live)
+        return replace(after, covered=after.covered.intersection(after.live), authors=authors)
 
     def compare(self, lane: Lane) -> None:
         runs = lane.live
@@ -171,6 +186,8 @@ class Oracle:
         for run in runs:
             if run.seq != seqs[run.run_id]:
                 _broken(f"{run.run_id} was accepted with seq {seqs[run.run_id]} and now has {run.seq}")
+            if run.author != self.author_of(run.run_id):
+                _broken(f"{run.run_id} has the author {run.author!r}, not {self.author_of(run.run_id)!r}")
         if lane.next_seq <= self.last_seq:
             _broken(f"the next seq, {lane.next_seq}, was used before")
 
@@ -251,10 +268,12 @@ class _Reader:
         if event.seq <= now.last_seq:
             _broken(f"{run_id} gets seq {event.seq} after seq {now.last_seq}")
         self._expect(event.folds == (now.active is not None and command.when_busy == "fold"), event)
+        self._expect(event.author == command.author and (event.before is None or event.before in now.queue), event)
         self.after = replace(
             now,
             accepted=(*now.accepted, (run_id, event.seq, command.content)),
-            queue=(*now.queue, run_id),
+            queue=moved((*now.queue, run_id), run_id, event.before),
+            authors=now.authors | {(run_id, event.author)} if event.author else now.authors,
             folding=now.folding | {run_id} if event.folds else now.folding,
         )
 
@@ -352,7 +371,15 @@ class _Promise:
             is_next = after.queue == (run_id,) and self._active_unchanged()
             self._require(is_next, "is the only queued Run")
         else:
-            self._require(after.queue == (*before.queue, run_id) and self._active_unchanged(), "is last in the queue")
+            self._require(after.queue == self._in_turn(command) and self._active_unchanged(), "is queued in its turn")
+
+    def _in_turn(self, command: Submit) -> tuple[str, ...]:
+        """Return the queue with the new Run as far ahead as it overtakes only later turns than its own."""
+        queue, turns = self.before.queue, self.before.turns()
+        index = len(queue)
+        while index and turns[index - 1] > self.before.queued_of(command.author) + 1:
+            index -= 1
+        return (*queue[:index], command.run_id, *queue[index:])
 
     def _recover(self, command: Recover) -> None:
         before, after = self.before, self.after

@@ -175,6 +175,24 @@ def queue_has_no_bound(lane: Lane, command: Command) -> Events:
     return real.decide(lane, replace(command, queue_runs_max=100) if isinstance(command, Submit) else command)
 
 
+def authors_take_no_turns(lane: Lane, command: Command) -> Events:
+    events = real.decide(lane, command)
+    return tuple(replace(event, before=None) if isinstance(event, RunAccepted) else event for event in events)
+
+
+def new_author_overtakes_a_first_turn(lane: Lane, command: Command) -> Events:
+    events = real.decide(lane, command)
+    is_new = isinstance(command, Submit) and all(run.author != command.author for run in lane.queue)
+    if not is_new or not lane.queue or command.when_busy == "interrupt":
+        return events
+    first = lane.queue[0].run_id
+    return tuple(replace(event, before=first) if isinstance(event, RunAccepted) else event for event in events)
+
+
+def one_author_fills_the_queue(lane: Lane, command: Command) -> Events:
+    return real.decide(lane, replace(command, queue_runs_per_user_max=100) if isinstance(command, Submit) else command)
+
+
 def second_run_starts_beside_the_first(lane: Lane, command: Command) -> Events:
     events = real.decide(lane, command)
     if isinstance(command, Submit) and command.when_busy == "queue" and lane.active and not lane.queue and events:
@@ -230,6 +248,10 @@ def step_is_not_counted(lane: Lane, event: LaneEvent) -> Lane:
     return lane if isinstance(event, StepStarted) else real.apply(lane, event)
 
 
+def run_takes_its_turn_at_the_end(lane: Lane, event: LaneEvent) -> Lane:
+    return real.apply(lane, replace(event, before=None) if isinstance(event, RunAccepted) else event)
+
+
 def new_run_revives_a_cancelled_one(lane: Lane, event: LaneEvent) -> Lane:
     after = real.apply(lane, event)
     if isinstance(event, RunAccepted) and after.active:
@@ -238,9 +260,9 @@ def new_run_revives_a_cancelled_one(lane: Lane, event: LaneEvent) -> Lane:
 
 
 FAULTS_OF_DECIDE: dict[Decide, str] = {
-    cancel_covers_one_run_too_few: "CancelMarked(mark=0, run_id='r1', at=0) is not possible here",
-    cancel_covers_the_next_run_too: "CancelMarked(mark=2, run_id='r1', at=0) is not possible here",
-    cancel_of_an_idle_lane_leaves_a_mark: "CancelMarked(mark=1, run_id='none', at=0) is not possible here",
+    cancel_covers_one_run_too_few: "CancelMarked(mark=0, run_id='r1', at=0, author='') is not possible here",
+    cancel_covers_the_next_run_too: "CancelMarked(mark=2, run_id='r1', at=0, author='') is not possible here",
+    cancel_of_an_idle_lane_leaves_a_mark: "CancelMarked(mark=1, run_id='none', at=0, author='') is not possible here",
     cancel_forgets_the_queue: "r2 is covered by a cancel and still queued",
     cancel_ends_the_active_run_at_once: "broken promise: it ends all queued Runs and marks the active one",
     cancel_of_one_run_takes_the_queue_along: "RunEnded(run_id='r2', outcome='cancelled'",
@@ -289,6 +311,25 @@ def test_walk_finds_fault_of_apply(fault: Apply) -> None:
     with pytest.raises(AssertionError, match=re.escape(FAULTS_OF_APPLY[fault])) as raised:
         walk(prompts=3, cancels=1, apply=fault)
     assert_has_history(raised.value)
+
+
+FAULTS_OF_TURNS: dict[Decide, str] = {
+    authors_take_no_turns: "broken promise: it is queued in its turn",
+    new_author_overtakes_a_first_turn: "broken promise: it is queued in its turn",
+    one_author_fills_the_queue: "must be refused with QueueFull",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_TURNS, ids=lambda fault: fault.__name__)
+def test_walk_with_two_authors_finds_fault(fault: Decide) -> None:
+    with pytest.raises(AssertionError, match=FAULTS_OF_TURNS[fault]) as raised:
+        walk(prompts=4, cancels=0, crashes=0, steps=0, authors=2, decide=fault)
+    assert_has_history(raised.value)
+
+
+def test_walk_with_two_authors_finds_a_lost_place() -> None:
+    with pytest.raises(AssertionError, match=re.escape("the Lane has the order ['r1', 'r2', 'r3', 'r4']")):
+        walk(prompts=4, cancels=0, crashes=0, steps=0, authors=2, apply=run_takes_its_turn_at_the_end)
 
 
 def assert_has_history(error: AssertionError) -> None:

@@ -27,7 +27,9 @@ from proof.walk import History
 
 #: Small, so that histories reach it.
 QUEUE_RUNS_MAX = 5
+QUEUE_RUNS_PER_USER_MAX = 3
 RESUMES_MAX = 2
+AUTHORS = ("", "", "ann", "bob")
 
 #: The index of the Run that a command names.
 PICK = st.integers(0, 30)
@@ -55,19 +57,24 @@ class LaneHistory(RuleBasedStateMachine):
         self.now += 1
         return self.now
 
-    def submit_new(self, when_busy: WhenBusy) -> None:
+    def submit_new(self, when_busy: WhenBusy, author: str) -> None:
         run_id = f"r{len(self.history.state.oracle.accepted) + 1}"
-        self.history.execute(Submit(run_id, f"content of {run_id}", when_busy, self.tick(), None, QUEUE_RUNS_MAX))
+        content, limits = f"content of {run_id}", (QUEUE_RUNS_MAX, author, QUEUE_RUNS_PER_USER_MAX)
+        self.history.execute(Submit(run_id, content, when_busy, self.tick(), None, *limits))
 
-    @rule(when_busy=st.sampled_from(["queue", "fold", "reject", "interrupt"]))
-    def submit(self, when_busy: WhenBusy) -> None:
-        self.submit_new(when_busy)
+    @rule(when_busy=st.sampled_from(["queue", "fold", "reject", "interrupt"]), author=st.sampled_from(AUTHORS))
+    def submit(self, when_busy: WhenBusy, author: str) -> None:
+        self.submit_new(when_busy, author)
 
     # Bursts fill the queue, so that there are Runs to move, fold and cancel.
-    @rule(burst=st.lists(st.sampled_from(["queue", "fold", "fold"]), min_size=2, max_size=5))
-    def submit_burst(self, burst: list[WhenBusy]) -> None:
-        for when_busy in burst:
-            self.submit_new(when_busy)
+    @rule(
+        burst=st.lists(
+            st.tuples(st.sampled_from(["queue", "fold", "fold"]), st.sampled_from(AUTHORS)), min_size=2, max_size=5
+        )
+    )
+    def submit_burst(self, burst: list[tuple[WhenBusy, str]]) -> None:
+        for when_busy, author in burst:
+            self.submit_new(when_busy, author)
 
     @precondition(has_live_runs)
     @rule()

@@ -53,6 +53,7 @@ CI_SCOPES = (
     Bounds(2, 1, 2, resumes_max=2),
     Bounds(3, 1, 1, late_folds=1),
     Bounds(3, 1, 0, steps=1, clears=1, queue_runs_max=1),
+    Bounds(4, 0, 0, 0, steps=1, moves=1, authors=2, queue_runs_per_user_max=2),
     Bounds(3, 2, 1, run_cancels=2, moves=1, clears=1),
 )
 LONG_SCOPES = (
@@ -64,7 +65,7 @@ LONG_SCOPES = (
 pytestmark = NEEDS_JAVA
 
 LANE = Module(
-    "Lane", ("nextSeq", "mark", "active", "queue", "folding", "folded", "steps", "resumes", "stopped", "used")
+    "Lane", ("nextSeq", "mark", "active", "queue", "folding", "folded", "steps", "resumes", "stopped", "second", "used")
 )
 
 
@@ -98,6 +99,7 @@ def _state(state: State, used: Used) -> str:
         "steps": active.steps if active else 0,
         "resumes": active.resumes if active else 0,
         "stopped": active is not None and active.cancelled,
+        "second": frozenset(run.seq for run in lane.live if run.author),
         "used": {_camel(name): count for name, count in used._asdict().items()},
     }
     return " ".join(f"{name}={text_of(values[name])}" for name in LANE.state)
@@ -106,8 +108,8 @@ def _state(state: State, used: Used) -> str:
 def _command(command: Command) -> tuple[Value, ...]:
     kind = type(command).__name__
     match command:
-        case Submit(run_id=run_id, when_busy=when_busy):
-            return (kind, _number(run_id), when_busy)
+        case Submit(run_id=run_id, when_busy=when_busy, author=author):
+            return (kind, _number(run_id), when_busy, author != "")
         case CancelRun(run_id=run_id) | EditRun(run_id=run_id) | FoldRun(run_id=run_id):
             return (kind, _number(run_id))
         case BeginStep(run_id=run_id, folds=folds):
@@ -127,8 +129,8 @@ def _command(command: Command) -> tuple[Value, ...]:
 def _event(event: LaneEvent) -> tuple[Value, ...]:
     kind, run = type(event).__name__, _number(event.run_id)
     match event:
-        case RunAccepted(seq=seq, folds=folds):
-            return (kind, seq, folds)
+        case RunAccepted(seq=seq, folds=folds, before=before):
+            return (kind, seq, folds, _number(before))
         case StepStarted(step=step):
             return (kind, run, step)
         case RunFolded(into=other) | RunMoved(before=other):
@@ -201,6 +203,7 @@ class SpecFault:
     wrong: str
     message: str
     config: str = ""
+    bounds: Bounds = Bounds(2, 1, 1, steps=1)
 
 
 #: The small size runs the first six: TLC takes one or two seconds to start.
@@ -223,7 +226,10 @@ SPEC_FAULTS = {
         "Ended(run, outcome, active)", "Ended(run, reported, active)", "FoldedEndWithTheirHost is violated"
     ),
     "active runs need not finish": SpecFault(
-        " /\\ WF_vars(Finishes /\\ ReadLog)", "", "Temporal properties were violated", config="LaneEnds.cfg"
+        " /\\ WF_vars(Finishes /\\ KeepAuthors /\\ ReadLog)",
+        "",
+        "Temporal properties were violated",
+        config="LaneEnds.cfg",
     ),
     "a cancel covers the next run too": SpecFault(
         "/\\ mark' = nextSeq - 1\n", "/\\ mark' = nextSeq\n", "NumbersNeverDecrease is violated"
@@ -232,7 +238,13 @@ SPEC_FAULTS = {
         "Map(Sorted(folded), LAMBDA run : Ended(run, outcome, active))", "<<>>", "OneEndForEachRun is violated"
     ),
     "a prompt waits on an idle lane": SpecFault(
-        "CASE ~IsBusy -> StartNow", "CASE ~IsBusy -> Enqueue(FALSE)", "NeverIdleWithAQueue is violated"
+        "CASE ~IsBusy -> StartNow", "CASE ~IsBusy -> Enqueue(FALSE, FALSE)", "NeverIdleWithAQueue is violated"
+    ),
+    "authors take no turns": SpecFault(
+        "LET turn == Cardinality(Queued(isSecond)) + 1",
+        "LET turn == Cardinality(Queued(isSecond)) + 2",
+        'only the Lane answers <<"Submit",4,',
+        bounds=Bounds(4, 0, 0, 0, steps=0, authors=2),
     ),
     "a run without a step is not resumed": SpecFault(
         '(onCrash = "resume" \\/ steps = 0)', 'onCrash = "resume"', 'only the Lane answers <<"Recover","end">>'
@@ -243,13 +255,12 @@ SPEC_FAULTS = {
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(SPEC_FAULTS)[: size(6, len(SPEC_FAULTS))])
 def test_fault_of_the_specification_is_found(name: str, tmp_path: Path) -> None:
-    fault, bounds = SPEC_FAULTS[name], Bounds(2, 1, 1, steps=1)
-    text = LANE.text
+    fault, text = SPEC_FAULTS[name], LANE.text
     assert text.count(fault.right) == 1
     with proof("G9", "faults of the specification, found by TLC or by the comparison", "not found") as figure:
         figure.count = 1
-        checked = run_tlc(tmp_path, LANE, asdict(bounds), fault.config, text.replace(fault.right, fault.wrong))
-        messages = lane_disagreements(checked.graph, walked(bounds)) if checked.passed else [checked.text]
+        checked = run_tlc(tmp_path, LANE, asdict(fault.bounds), fault.config, text.replace(fault.right, fault.wrong))
+        messages = lane_disagreements(checked.graph, walked(fault.bounds)) if checked.passed else [checked.text]
         assert fault.message in "\n".join(messages)
 
 

@@ -176,8 +176,9 @@ class History:
 
 
 def _command_text(command: Command) -> str:
-    hidden = ("now", "content", "accepted_content", "reason")
-    parts = [f"{getattr(command, name)}" for name in command.__struct_fields__ if name not in hidden]
+    hidden = ("now", "content", "accepted_content", "reason", "queue_runs_per_user_max")
+    values = [getattr(command, name) for name in command.__struct_fields__ if name not in hidden]
+    parts = [f"{value}" for value in values if value != ""]
     if isinstance(command, Submit) and command.accepted_content is not None:
         parts.append("again" if command.content == command.accepted_content else "again with other content")
     return " ".join([type(command).__name__, *parts])
@@ -219,6 +220,9 @@ class Bounds:
     #: Resumes of a Run before recovery ends it.
     resumes_max: int = 1
     queue_runs_max: int = 100
+    #: Users that submit prompts: the owner, or the owner and a named user.
+    authors: int = 1
+    queue_runs_per_user_max: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +261,8 @@ _KINDS: tuple[type[Command], ...] = (Cancel, Recover, CancelRun, MoveRun, ClearQ
 #: The last item is the `queue_order` of the live Runs' records, from which the order of the queue is restored.
 _Key = tuple[Lane, Oracle, Used, tuple[int, ...]]
 
+#: The owner, and a named user.
+AUTHORS = ("", "ann")
 #: `reject` is tried in `_without_effect`.
 _WHEN_BUSY: tuple[WhenBusy, ...] = ("queue", "fold", "interrupt")
 
@@ -273,6 +279,8 @@ def walk(
     late_folds: int = 0,
     resumes_max: int = 1,
     queue_runs_max: int = 100,
+    authors: int = 1,
+    queue_runs_per_user_max: int = 100,
     decide: Decide = real.decide,
     apply: Apply = real.apply,
     on_transition: Callable[[Transition], None] | None = None,
@@ -281,7 +289,18 @@ def walk(
 
     `on_transition` is called once for each transition."""
     bounds = Bounds(
-        prompts, cancels, crashes, run_cancels, steps, moves, clears, late_folds, resumes_max, queue_runs_max
+        prompts,
+        cancels,
+        crashes,
+        run_cancels,
+        steps,
+        moves,
+        clears,
+        late_folds,
+        resumes_max,
+        queue_runs_max,
+        authors,
+        queue_runs_per_user_max,
     )
     return _Walk(bounds, Checker(decide, apply), on_transition).result()
 
@@ -348,8 +367,13 @@ def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
     cancels, crashes, run_cancels, moves, clears, late_folds = used
     if len(oracle.accepted) < bounds.prompts:
         run_id = f"r{len(oracle.accepted) + 1}"
-        for when_busy in _WHEN_BUSY:
-            yield Submit(run_id, f"content of {run_id}", when_busy, 0, queue_runs_max=bounds.queue_runs_max)
+        limits = {
+            "queue_runs_max": bounds.queue_runs_max,
+            "queue_runs_per_user_max": bounds.queue_runs_per_user_max,
+        }
+        for author in AUTHORS[: bounds.authors]:
+            for when_busy in _WHEN_BUSY:
+                yield Submit(run_id, f"content of {run_id}", when_busy, 0, author=author, **limits)
     if cancels < bounds.cancels:
         yield Cancel(0)
     if crashes < bounds.crashes:
@@ -397,3 +421,5 @@ def _without_effect(oracle: Oracle) -> Iterator[Command]:
         yield Submit("rejected", "", "reject", 0)
         yield Submit("too many", "", "queue", 0, queue_runs_max=len(oracle.queue))
         yield Submit("too many", "", "fold", 0, queue_runs_max=len(oracle.queue))
+        own = oracle.queued_of(AUTHORS[1])
+        yield Submit("too many", "", "queue", 0, author=AUTHORS[1], queue_runs_per_user_max=own)

@@ -95,6 +95,7 @@ def by_walk() -> str:
     walk = import_module("proof.walk").walk
     try:
         walk(prompts=3, cancels=1, moves=1, clears=1, late_folds=1, queue_runs_max=100)
+        walk(prompts=4, cancels=0, crashes=0, run_cancels=0, steps=0, authors=2)
     except AssertionError as broken:
         return f"walk: {str(broken).splitlines()[0]}"
     return ""

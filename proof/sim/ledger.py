@@ -176,6 +176,8 @@ class SessionLedger:
             self._report(f"{run_id} gets seq {event.seq}, which is not higher than all before")
         if event.folds:
             self._folds_into[run_id] = self._active
+        if event.before is not None or event.author:
+            self._report(f"{run_id} is queued before {event.before}, or has an author: all prompts are the owner's")
         self.seqs[run_id], self.accepted_positions[run_id] = event.seq, position
         self._queue.append(run_id)
 

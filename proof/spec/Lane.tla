@@ -19,7 +19,10 @@ CONSTANTS
     LateFolds,      \* fold commands for queued Runs.
     Steps,          \* Steps of each Run.
     ResumesMax,     \* Resumes of a Run before recovery ends it.
-    QueueRunsMax    \* The limit of the queue.
+    QueueRunsMax,   \* The limit of the queue.
+    \* Authors: 1, the owner, or 2, the owner and a named user; the limit of the queue for the named one.
+    Authors,
+    QueueRunsPerUserMax
 
 Runs == 1 .. Prompts
 NoRun == 0
@@ -35,6 +38,7 @@ VARIABLES
     steps,          \* Steps of the active Run.
     resumes,        \* Resumes of the active Run.
     stopped,        \* TRUE if the active Run was cancelled by its id.
+    second,         \* Live Runs of the named user. Maintained by KeepAuthors, below.
     \* The last command that had an effect, and the events that it appended to the log.
     command,
     append,
@@ -47,12 +51,12 @@ VARIABLES
     coveredRuns     \* Live Runs covered by a cancel: those live when it was appended. By id, not by mark.
 
 lane == <<nextSeq, mark, active, queue, folding, folded, steps, resumes, stopped>>
-vars == <<lane, command, append, used, accepted, running, ends, coveredRuns>>
+vars == <<lane, second, command, append, used, accepted, running, ends, coveredRuns>>
 
 -----------------------------------------------------------------------------
 (* Events. *)
 
-Accepted(run, folds)      == <<"RunAccepted", run, folds>>
+Accepted(run, folds, before) == <<"RunAccepted", run, folds, before>>
 Started(run)              == <<"RunStarted", run>>
 Resumed(run)              == <<"RunResumed", run>>
 StepStarted(run, step)    == <<"StepStarted", run, step>>
@@ -90,14 +94,27 @@ CancelledEnds(seq) == Map(seq, LAMBDA run : Ended(run, "cancelled", NoRun))
 
 StartNow ==
     /\ active' = nextSeq
-    /\ append' = <<Accepted(nextSeq, FALSE), Started(nextSeq)>>
+    /\ append' = <<Accepted(nextSeq, FALSE, NoRun), Started(nextSeq)>>
     /\ UNCHANGED <<mark, queue, folding>>
 
-Enqueue(folds) ==
+\* Rule 11: the turn of the queued Run at this index, and the Runs of an author.
+Queued(isSecond) == {i \in DOMAIN queue : (queue[i] \in second) = isSecond}
+TurnAt(index) == Cardinality({i \in Queued(queue[index] \in second) : i <= index})
+
+\* The number of queued Runs that stay ahead of a new one.
+Ahead(isSecond) ==
+    LET turn == Cardinality(Queued(isSecond)) + 1
+    IN  CHOOSE index \in 0 .. Len(queue) :
+            /\ index > 0 => TurnAt(index) <= turn
+            /\ \A later \in index + 1 .. Len(queue) : TurnAt(later) > turn
+
+Enqueue(folds, isSecond) ==
     /\ Len(queue) < QueueRunsMax
-    /\ queue' = Append(queue, nextSeq)
+    /\ isSecond => Cardinality(Queued(TRUE)) < QueueRunsPerUserMax
+    /\ LET ahead == Ahead(isSecond)
+       IN  /\ queue' = SubSeq(queue, 1, ahead) \o <<nextSeq>> \o SubSeq(queue, ahead + 1, Len(queue))
+           /\ append' = <<Accepted(nextSeq, folds, IF ahead = Len(queue) THEN NoRun ELSE queue[ahead + 1])>>
     /\ folding' = IF folds THEN folding \cup {nextSeq} ELSE folding
-    /\ append' = <<Accepted(nextSeq, folds)>>
     /\ UNCHANGED <<mark, active>>
 
 \* Rule 3: TRUE if a cancel would cover a Run that is not covered yet. Folded Runs are covered with their host.
@@ -108,16 +125,16 @@ Interrupt ==
     /\ mark' = IF CancelHasEffect THEN nextSeq - 1 ELSE mark
     /\ queue' = <<nextSeq>>
     /\ folding' = {}
-    /\ append' = (IF CancelHasEffect THEN CancelEvents ELSE <<>>) \o <<Accepted(nextSeq, FALSE)>>
+    /\ append' = (IF CancelHasEffect THEN CancelEvents ELSE <<>>) \o <<Accepted(nextSeq, FALSE, NoRun)>>
     /\ UNCHANGED active
 
-Submit(whenBusy) ==
-    /\ SetCommand(<<"Submit", nextSeq, whenBusy>>)
+Submit(whenBusy, isSecond) ==
+    /\ SetCommand(<<"Submit", nextSeq, whenBusy, isSecond>>)
     /\ nextSeq <= Prompts
     /\ nextSeq' = nextSeq + 1
     /\ CASE ~IsBusy -> StartNow
          [] IsBusy /\ whenBusy = "interrupt" -> Interrupt
-         [] IsBusy /\ whenBusy # "interrupt" -> Enqueue(whenBusy = "fold")
+         [] IsBusy /\ whenBusy # "interrupt" -> Enqueue(whenBusy = "fold", isSecond)
     /\ UNCHANGED <<folded, steps, resumes, stopped, used>>
 
 -----------------------------------------------------------------------------
@@ -251,6 +268,11 @@ Recover(onCrash) ==
        ELSE EndActive("interrupted")
 
 -----------------------------------------------------------------------------
+(* A Run has the author of its Submit as long as it is live. *)
+
+KeepAuthors == second' = {run \in Live' : IF run \in Live THEN run \in second ELSE command'[4]}
+
+-----------------------------------------------------------------------------
 (* The reader of the log. It uses the appended events only, never the state of the Lane. *)
 
 NewEnds(run) == {i \in DOMAIN append' : Is(append'[i], "RunEnded") /\ RunOf(append'[i]) = run}
@@ -270,13 +292,13 @@ ReadLog ==
 Init ==
     /\ nextSeq = 1 /\ mark = 0
     /\ active = NoRun /\ queue = <<>> /\ folding = {} /\ folded = {}
-    /\ steps = 0 /\ resumes = 0 /\ stopped = FALSE
+    /\ steps = 0 /\ resumes = 0 /\ stopped = FALSE /\ second = {}
     /\ command = <<>> /\ append = <<>>
     /\ used = [cancels |-> 0, crashes |-> 0, runCancels |-> 0, moves |-> 0, clears |-> 0, lateFolds |-> 0]
     /\ accepted = <<>> /\ running = {} /\ ends = [run \in Runs |-> 0] /\ coveredRuns = {}
 
 ClientActions ==
-    \/ \E whenBusy \in {"queue", "fold", "interrupt"} : Submit(whenBusy)
+    \/ \E whenBusy \in {"queue", "fold", "interrupt"}, isSecond \in {Authors = 2, FALSE} : Submit(whenBusy, isSecond)
     \/ Cancel
     \/ \E run \in Runs : CancelRun(run) \/ EditRun(run) \/ FoldRun(run)
     \/ \E run \in Runs, before \in Runs \cup {NoRun} : MoveRun(run, before)
@@ -289,10 +311,10 @@ EngineActions ==
     \/ Finishes
     \/ \E onCrash \in {"resume", "end"} : Recover(onCrash)
 
-Next == (ClientActions \/ EngineActions) /\ ReadLog
+Next == (ClientActions \/ EngineActions) /\ KeepAuthors /\ ReadLog
 
 \* Fairness: the engine eventually finishes the active Run.
-Spec == Init /\ [][Next]_vars /\ WF_vars(Finishes /\ ReadLog)
+Spec == Init /\ [][Next]_vars /\ WF_vars(Finishes /\ KeepAuthors /\ ReadLog)
 
 -----------------------------------------------------------------------------
 (* Invariants of each state. *)
@@ -339,6 +361,12 @@ QueuedEndCancelled ==
 \* The Run that starts is the head of the queue before the append.
 QueueHeadStartsNext ==
     [][IsBusy /\ RunsIn("RunStarted") # {} => RunsIn("RunStarted") = {Head(queue)} /\ NewEnds(active) # {}]_vars
+
+\* A new Run goes behind each Run that is the first of its author in the queue.
+FirstTurnIsNotOvertaken ==
+    [][\A i \in DOMAIN queue :
+           IsBusy /\ nextSeq' > nextSeq /\ TurnAt(i) = 1 =>
+               \A j, k \in DOMAIN queue' : queue'[j] = queue[i] /\ queue'[k] = nextSeq => j < k]_vars
 
 NumbersNeverDecrease == [][nextSeq' >= nextSeq /\ mark' >= mark /\ mark' < nextSeq']_vars
 

@@ -382,3 +382,31 @@ def test_effort_of_the_session_is_for_its_model() -> None:
     assert session.effort_of(RunOptions(model="p/other")) == "", "another model may refuse it"
     assert session.effort_of(RunOptions(effort="")) == "", "the default of the model, for this Run"
     assert session.effort_of(RunOptions(model="p/other", effort="low")) == "low"
+
+
+# --- authors ---------------------------------------------------------------------------------------------------------
+
+
+def test_place_of_a_run_that_overtakes_is_stored() -> None:
+    rows = Rows()
+    for run_id, author in (("a", "ann"), ("b", "ann"), ("c", "ann"), ("d", "ann"), ("e", "bob")):
+        rows.put(Submit(run_id, f"content of {run_id}", "queue", 1, author=author))
+    assert places(rows) == {"b": 2, "e": 3, "c": 4, "d": 5}
+    assert set(rows.changed) == {"c", "d", "e"}
+    assert [run.author for run in rows.restored().queue] == ["ann", "bob", "ann", "ann"]
+
+
+def test_records_name_the_user_who_cancelled() -> None:
+    rows = Rows()
+    rows.submit("a")
+    rows.submit("b", "fold")
+    rows.put(BeginStep("a", 1))
+    for run_id in ("c", "d", "e"):
+        rows.submit(run_id)
+    rows.put(CancelRun("c", 2, author="ann"))
+    rows.put(CancelRun("a", 2, author="bob"))
+    rows.put(Cancel(3, "ann"))
+    assert rows.runs["a"].trace == (TraceEntry("cancel_run", 2, author="bob"), TraceEntry("cancel", 3, 5, author="ann"))
+    rows.put(Finish("a", "completed", "", 4))
+    by = {run_id: run.cancelled_by for run_id, run in rows.runs.items()}
+    assert by == {"a": "bob", "b": "bob", "c": "ann", "d": "ann", "e": "ann"}

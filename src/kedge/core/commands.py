@@ -1,4 +1,6 @@
-"""Commands: requests to change a Lane. A command carries everything its decision needs, including the time."""
+"""Commands: requests to change a Lane. A command carries everything its decision needs, including the time.
+
+The `author` of a command is the name of the user who sent it. Empty: the owner, or the engine."""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from kedge.core.events import Reason
 
 #: Queued Runs per session, unless configured otherwise: more than a user submits by hand. Items.
 QUEUE_RUNS_MAX = 100
+#: Queued Runs of one named user per session, unless configured otherwise: five users fill a queue. Items.
+QUEUE_RUNS_PER_USER_MAX = 20
 #: A Run that keeps crashing its process is ended after this many resumptions. Items.
 RESUMES_MAX = 2
 
@@ -35,12 +39,16 @@ class Submit(Struct, frozen=True):
     #: The content accepted earlier under this run_id, live or ended, if any.
     accepted_content: str | None = None
     queue_runs_max: int = QUEUE_RUNS_MAX
+    author: str = ""
+    #: For an author with a name.
+    queue_runs_per_user_max: int = QUEUE_RUNS_PER_USER_MAX
 
 
 class Cancel(Struct, frozen=True):
     """Stop every Run accepted so far."""
 
     now: int
+    author: str = ""
 
 
 class CancelRun(Struct, frozen=True):
@@ -50,17 +58,20 @@ class CancelRun(Struct, frozen=True):
     now: int
     #: Its client is gone. Otherwise the user removes a queued Run, which leaves no messages.
     is_abandoned: bool = False
+    author: str = ""
 
 
 class ClearQueue(Struct, frozen=True):
     """Remove all queued Runs and leave the active one alone."""
 
     now: int
+    author: str = ""
 
 
 class EditRun(Struct, frozen=True):
     run_id: str
     now: int
+    author: str = ""
 
 
 class MoveRun(Struct, frozen=True):
@@ -68,6 +79,7 @@ class MoveRun(Struct, frozen=True):
     #: The queued Run to move before; None: to the end.
     before: str | None
     now: int
+    author: str = ""
 
 
 class FoldRun(Struct, frozen=True):
@@ -75,6 +87,7 @@ class FoldRun(Struct, frozen=True):
 
     run_id: str
     now: int
+    author: str = ""
 
 
 class BeginStep(Struct, frozen=True):
@@ -106,4 +119,6 @@ class Recover(Struct, frozen=True):
     resumes_max: int = RESUMES_MAX
 
 
-Command = Submit | Cancel | CancelRun | ClearQueue | EditRun | MoveRun | FoldRun | BeginStep | Finish | Recover
+#: The commands of users.
+UserCommand = Submit | Cancel | CancelRun | ClearQueue | EditRun | MoveRun | FoldRun
+Command = UserCommand | BeginStep | Finish | Recover

@@ -73,13 +73,18 @@ def reason_of(code: str) -> Reason:
     return next((reason for reason in REASON_TEXTS if reason == code), "internal")
 
 
-class RunAccepted(Struct, frozen=True):
+class RunAccepted(Struct, frozen=True, omit_defaults=True):
     """The prompt has a seq and will end. `folds`: it waits to join the active Run."""
 
     run_id: str
     seq: int
     folds: bool
     at: int
+    #: The queued Run that it was placed before; None: at the end. The log keeps the place, so that it does not depend
+    #: on the rule.
+    before: str | None = None
+    #: The user who sent the prompt. Empty: the owner.
+    author: str = ""
 
 
 class RunStarted(Struct, frozen=True):
@@ -128,22 +133,24 @@ class FoldMarked(Struct, frozen=True):
     at: int
 
 
-class CancelMarked(Struct, frozen=True):
+class CancelMarked(Struct, frozen=True, omit_defaults=True):
     """Every Run with seq <= mark is covered. `run_id` is the active Run, which has to stop."""
 
     mark: int
     run_id: str
     at: int
+    author: str = ""
 
 
-class RunCancelMarked(Struct, frozen=True):
+class RunCancelMarked(Struct, frozen=True, omit_defaults=True):
     """The active Run has to stop; no other Run is covered."""
 
     run_id: str
     at: int
+    author: str = ""
 
 
-class RunEnded(Struct, frozen=True):
+class RunEnded(Struct, frozen=True, omit_defaults=True):
     """The terminal event. A unique index in the store allows at most one per Run."""
 
     run_id: str
@@ -151,6 +158,8 @@ class RunEnded(Struct, frozen=True):
     reason: Reason
     at: int
     folded_into: str | None = None
+    #: The user who cancelled it while it was queued. Empty: the owner, or it was not.
+    author: str = ""
 
 
 LaneEvent = (

@@ -36,7 +36,12 @@ The rules
  9  Recover ends the active Run as cancelled if a cancel covers it; resumes it if the policy allows it, or if it has not
     begun a Step (nothing was done, so nothing can be done twice); otherwise ends it as interrupted. Queued Runs stay
     queued.
-10  The queue is bounded. Beyond the bound Submit is an error and nothing is recorded.
+10  The queue is bounded, and so is the share of each named author. Beyond a bound Submit is an error and nothing is
+    recorded.
+11  Authors take turns. A Run is the k-th turn of its author if it is the k-th of that author in the queue. A new Run
+    that is a k-th turn goes after the last queued Run that is a k-th or earlier turn: it overtakes only later turns of
+    other authors, never a first turn, and with one author the queue is first in, first out. Turns are counted in the
+    order of the queue as it is, so a move counts, and no rule takes it back. Seqs, and so cancels, do not change.
 
 The Lane has no knowledge of models, tools, clients, tasks, processes, HTTP or SQL.
 """
@@ -110,6 +115,8 @@ class LaneRun(Struct, frozen=True):
     resumes: int = 0
     #: Stopped by CancelRun, which covers this Run alone and so cannot be a mark.
     cancelled: bool = False
+    #: The user who submitted it. Empty: the owner.
+    author: str = ""
 
 
 class Lane(Struct, frozen=True):
@@ -151,11 +158,11 @@ def decide(lane: Lane, command: Command) -> tuple[LaneEvent, ...]:
         case Submit():
             return _submit(lane, command)
         case Cancel():
-            return _cancel(lane, command.now)
+            return _cancel(lane, command)
         case CancelRun():
             return _cancel_run(lane, command)
         case ClearQueue():
-            return tuple(_drop(run, "removed", command.now) for run in lane.queue)
+            return tuple(_drop(run, "removed", command) for run in lane.queue)
         case EditRun():
             _require_queued(lane, command.run_id)
             return (RunEdited(command.run_id, command.now),)
@@ -184,7 +191,7 @@ def _submit(lane: Lane, command: Submit) -> tuple[LaneEvent, ...]:
         raise RunIdReused(
             f"run_id {command.run_id} was already used with other content. Send the same content or a new run_id."
         )
-    accepted = RunAccepted(command.run_id, lane.next_seq, False, command.now)
+    accepted = RunAccepted(command.run_id, lane.next_seq, False, command.now, author=command.author)
     if lane.active is None:
         return (accepted, RunStarted(command.run_id, command.now))
     if command.when_busy == "reject":
@@ -192,27 +199,46 @@ def _submit(lane: Lane, command: Submit) -> tuple[LaneEvent, ...]:
             f"Run {lane.active.run_id} is active in this session. Wait for its end or use another when_busy."
         )
     if command.when_busy == "interrupt":
-        return (*_cancel(lane, command.now), accepted)
+        return (*_cancel(lane, command), accepted)
     if len(lane.queue) >= command.queue_runs_max:
         raise QueueFull(f"The queue of this session is full ({len(lane.queue)} runs). Wait, or cancel some of them.")
-    return (replace(accepted, folds=command.when_busy == "fold"),)
+    own = sum(run.author == command.author for run in lane.queue)
+    if command.author and own >= command.queue_runs_per_user_max:
+        raise QueueFull(
+            f"User {command.author} has {own} queued runs in this session, the maximum per user. "
+            "Wait, or cancel some of them."
+        )
+    return (replace(accepted, folds=command.when_busy == "fold", before=_overtaken(lane.queue, own + 1)),)
 
 
-def _cancel(lane: Lane, now: int) -> tuple[LaneEvent, ...]:
+def _overtaken(queue: tuple[LaneRun, ...], turn: int) -> str | None:
+    """Return the queued Run that a new Run, of this turn of its author, goes before (rule 11); None: to the end."""
+    turns: dict[str, int] = {}
+    before: str | None = None
+    for run in queue:
+        turns[run.author] = turns.get(run.author, 0) + 1
+        if turns[run.author] <= turn:
+            before = None
+        elif before is None:
+            before = run.run_id
+    return before
+
+
+def _cancel(lane: Lane, command: Cancel | Submit) -> tuple[LaneEvent, ...]:
     if lane.active is None or (lane.covers(lane.active) and not lane.queue):
         return ()  # folded Runs end with their host, so no Run is left to cover
     latest = lane.next_seq - 1
-    dropped = tuple(_drop(run, "cancelled_in_queue", now) for run in lane.queue)
-    return (CancelMarked(latest, lane.active.run_id, now), *dropped)
+    dropped = tuple(_drop(run, "cancelled_in_queue", command) for run in lane.queue)
+    return (CancelMarked(latest, lane.active.run_id, command.now, command.author), *dropped)
 
 
 def _cancel_run(lane: Lane, command: CancelRun) -> tuple[LaneEvent, ...]:
     match lane.state_of(command.run_id):
         case "active":
-            return (RunCancelMarked(command.run_id, command.now),)
+            return (RunCancelMarked(command.run_id, command.now, command.author),)
         case "queued" | "waiting to fold":
             reason: Reason = "cancelled_in_queue" if command.is_abandoned else "removed"
-            return (RunEnded(command.run_id, "cancelled", reason, command.now),)
+            return (RunEnded(command.run_id, "cancelled", reason, command.now, author=command.author),)
         case "folded":
             assert lane.active is not None
             raise RunIsFolded(
@@ -258,8 +284,8 @@ def _end_active(lane: Lane, active: LaneRun, outcome: Outcome, reason: Reason, n
     return (*ends, *starts)
 
 
-def _drop(run: LaneRun, reason: Reason, now: int) -> RunEnded:
-    return RunEnded(run.run_id, "cancelled", reason, now)
+def _drop(run: LaneRun, reason: Reason, command: Cancel | ClearQueue | Submit) -> RunEnded:
+    return RunEnded(run.run_id, "cancelled", reason, command.now, author=command.author)
 
 
 def _require_active(lane: Lane, run_id: str) -> LaneRun:
@@ -282,7 +308,8 @@ def apply(lane: Lane, event: LaneEvent) -> Lane:
     lane = replace(lane, version=lane.version + 1)
     match event:
         case RunAccepted(run_id=run_id, seq=seq, folds=folds):
-            return replace(lane, next_seq=seq + 1, queue=(*lane.queue, LaneRun(run_id, seq, folds)))
+            new = LaneRun(run_id, seq, folds, author=event.author)
+            return replace(lane, next_seq=seq + 1, queue=_inserted(lane.queue, new, event.before))
         case RunStarted(run_id=run_id):
             started = next(run for run in lane.queue if run.run_id == run_id)
             return replace(lane, active=replace(started, folds=False), queue=_without(lane.queue, run_id))
@@ -343,9 +370,12 @@ def _reordered(queue: tuple[LaneRun, ...], run_id: str, before: str | None) -> t
     moved = next(run for run in queue if run.run_id == run_id)
     if before == run_id:
         return queue
-    rest = _without(queue, run_id)
-    index = next((index for index, run in enumerate(rest) if run.run_id == before), len(rest))
-    return (*rest[:index], moved, *rest[index:])
+    return _inserted(_without(queue, run_id), moved, before)
+
+
+def _inserted(queue: tuple[LaneRun, ...], run: LaneRun, before: str | None) -> tuple[LaneRun, ...]:
+    index = next((index for index, other in enumerate(queue) if other.run_id == before), len(queue))
+    return (*queue[:index], run, *queue[index:])
 
 
 # --- the reply to a cancel --------------------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ class RunRecord(Struct, frozen=True):
     state: Literal["queued", "active", "ended"] = "queued"
     #: The state right after acceptance; part of the receipt.
     accepted_state: Literal["queued", "active"] = "queued"
-    #: Orders the queue. Equal to seq until a Run is moved.
+    #: Orders the queue. Equal to seq until a Run is moved or overtakes others.
     queue_order: int = 0
     folds: bool = False
     folded_into: str | None = None
@@ -302,6 +302,9 @@ class RunRecord(Struct, frozen=True):
     #: Counted when the result of a call is stored.
     tools: tuple[ToolUse, ...] = ()
     trace: tuple[TraceEntry, ...] = ()
+    #: The user who submitted it, and the one whose cancel stopped or dropped it. Empty: the owner.
+    author: str = ""
+    cancelled_by: str = ""
 
 
 class RunSpan(Struct, frozen=True):
@@ -357,7 +360,7 @@ def restore(record: LaneRecord, live: list[RunRecord]) -> Lane:
 
 
 def _lane_run(run: RunRecord) -> LaneRun:
-    return LaneRun(run.run_id, run.seq, run.folds, run.steps, run.resumes, run.cancelled)
+    return LaneRun(run.run_id, run.seq, run.folds, run.steps, run.resumes, run.cancelled, run.author)
 
 
 def project(runs: dict[str, RunRecord], events: tuple[LaneEvent, ...], after: Lane) -> dict[str, RunRecord]:
@@ -367,8 +370,10 @@ def project(runs: dict[str, RunRecord], events: tuple[LaneEvent, ...], after: La
     for event in events:
         record = changed.get(event.run_id) or runs[event.run_id]
         changed[event.run_id] = _advanced(record, event)
-        if isinstance(event, RunMoved):
+        if isinstance(event, RunMoved) or (isinstance(event, RunAccepted) and event.before is not None):
             _put_in_order(runs, changed, after)
+        if isinstance(event, RunEnded) and (host := changed.get(event.folded_into or "")):
+            changed[event.run_id] = replace(changed[event.run_id], cancelled_by=host.cancelled_by)
     for waiting in after.queue:
         record = changed.get(waiting.run_id) or runs[waiting.run_id]
         if record.folds != waiting.folds:
@@ -379,7 +384,7 @@ def project(runs: dict[str, RunRecord], events: tuple[LaneEvent, ...], after: La
 def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
     match event:
         case RunAccepted(seq=seq, folds=folds, at=at):
-            return replace(record, seq=seq, queue_order=seq, folds=folds, accepted_at=at)
+            return replace(record, seq=seq, queue_order=seq, folds=folds, accepted_at=at, author=event.author)
         case RunStarted(at=at):
             return replace(record, state="active", started_at=at, folds=False)
         case RunResumed(at=at):
@@ -389,18 +394,24 @@ def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
         case RunFolded(into=into, at=at):
             return replace(record, state="active", folded_into=into, started_at=at)
         case CancelMarked(mark=mark, at=at):
-            return replace(record, stopping=True, trace=extended(record.trace, TraceEntry("cancel", at, mark)))
+            return _stopped(record, TraceEntry("cancel", at, mark, author=event.author))
         case RunCancelMarked(at=at):
-            trace = extended(record.trace, TraceEntry("cancel_run", at))
-            return replace(record, stopping=True, cancelled=True, trace=trace)
+            return replace(_stopped(record, TraceEntry("cancel_run", at, author=event.author)), cancelled=True)
         case RunEnded(outcome=outcome, reason=reason, at=at, folded_into=into):
-            return replace(record, state="ended", outcome=outcome, reason=reason, ended_at=at, folded_into=into)
+            ended = replace(record, state="ended", outcome=outcome, reason=reason, ended_at=at, folded_into=into)
+            return replace(ended, cancelled_by=event.author or record.cancelled_by)
         case RunMoved(before=before, at=at):
             return replace(record, trace=extended(record.trace, TraceEntry("move", at, before=before)))
         case FoldMarked(at=at):
             return replace(record, trace=extended(record.trace, TraceEntry("fold", at)))
         case RunEdited():
             return record
+
+
+def _stopped(record: RunRecord, cancel: TraceEntry) -> RunRecord:
+    """Return the record of an active Run that a cancel stops. The first cancel stops it, whatever follows."""
+    by = record.cancelled_by if record.stopping else cancel.author
+    return replace(record, stopping=True, cancelled_by=by, trace=extended(record.trace, cancel))
 
 
 def _put_in_order(runs: dict[str, RunRecord], changed: dict[str, RunRecord], after: Lane) -> None:

@@ -32,6 +32,8 @@ class TraceEntry(Struct, frozen=True, omit_defaults=True):
     mark: int = 0
     #: Of a move; None: to the end.
     before: str | None = None
+    #: The user who cancelled. Empty: the owner.
+    author: str = ""
 
 
 def extended(trace: tuple[TraceEntry, ...], entry: TraceEntry) -> tuple[TraceEntry, ...]:
