@@ -182,8 +182,9 @@ def authors_take_no_turns(lane: Lane, command: Command) -> Events:
 
 def new_author_overtakes_a_first_turn(lane: Lane, command: Command) -> Events:
     events = real.decide(lane, command)
-    is_new = isinstance(command, Submit) and all(run.author != command.author for run in lane.queue)
-    if not is_new or not lane.queue or command.when_busy == "interrupt":
+    if not isinstance(command, Submit) or command.when_busy == "interrupt" or not lane.queue:
+        return events
+    if any(run.author == command.author for run in lane.queue):
         return events
     first = lane.queue[0].run_id
     return tuple(replace(event, before=first) if isinstance(event, RunAccepted) else event for event in events)

@@ -48,6 +48,7 @@ from proof.walk import Bounds, Decide, State, Transition, Used, walk
 
 #: Positional: prompts, cancels, crashes.
 SMALL = Bounds(2, 1, 1)
+SMALLEST = Bounds(2, 1, 1, steps=1)
 CI_SCOPES = (
     SMALL,
     Bounds(2, 1, 2, resumes_max=2),
@@ -203,7 +204,7 @@ class SpecFault:
     wrong: str
     message: str
     config: str = ""
-    bounds: Bounds = Bounds(2, 1, 1, steps=1)
+    bounds: Bounds = SMALLEST
 
 
 #: The small size runs the first six: TLC takes one or two seconds to start.

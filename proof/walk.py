@@ -367,13 +367,10 @@ def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
     cancels, crashes, run_cancels, moves, clears, late_folds = used
     if len(oracle.accepted) < bounds.prompts:
         run_id = f"r{len(oracle.accepted) + 1}"
-        limits = {
-            "queue_runs_max": bounds.queue_runs_max,
-            "queue_runs_per_user_max": bounds.queue_runs_per_user_max,
-        }
         for author in AUTHORS[: bounds.authors]:
+            limits = (bounds.queue_runs_max, author, bounds.queue_runs_per_user_max)
             for when_busy in _WHEN_BUSY:
-                yield Submit(run_id, f"content of {run_id}", when_busy, 0, author=author, **limits)
+                yield Submit(run_id, f"content of {run_id}", when_busy, 0, None, *limits)
     if cancels < bounds.cancels:
         yield Cancel(0)
     if crashes < bounds.crashes:

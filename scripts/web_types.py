@@ -14,7 +14,7 @@ import msgspec
 
 from kedge.server.auth import Gate
 from kedge.server.routes import make_app
-from kedge.wire import extension_models, job_models, models, reversal_models
+from kedge.wire import event_models, extension_models, job_models, models, reversal_models
 from kedge.wire.openapi import openapi
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,10 +22,7 @@ TYPES = ROOT / "web" / "src" / "api" / "types.ts"
 #: Payloads of events. Those that are replies as well are in the document already.
 EVENTS: tuple[type[msgspec.Struct], ...] = (
     models.AgentEvent,
-    models.ConfigProblem,
     models.DeltaBody,
-    models.FileEvent,
-    models.GapBody,
     models.MessageBody,
     models.PermissionNotification,
     models.PermissionRequest,
@@ -36,11 +33,14 @@ EVENTS: tuple[type[msgspec.Struct], ...] = (
     models.RunBody,
     models.RunComplete,
     models.SessionBody,
+    event_models.ConfigProblem,
+    event_models.FileEvent,
+    event_models.GapBody,
     extension_models.ExtensionBody,
     job_models.JobOutputEvent,
     reversal_models.RewindEvent,
 )
-MODULES = (models, extension_models, job_models, reversal_models)
+MODULES = (models, event_models, extension_models, job_models, reversal_models)
 
 
 def document() -> dict[str, Any]:

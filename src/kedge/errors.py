@@ -25,7 +25,7 @@
     ├── NotJson                 415
     ├── BadHost                 421
     ├── Busy                    429  a limit is reached; retry later
-    │   ├── QueueFull · TooManyStreams
+    │   ├── QueueFull · TooManyRuns · TooManyStreams
     ├── Unavailable             503
     │   ├── Starting · ShuttingDown · StoreUnavailable
     │   ├── ServedElsewhere · NodeUnreachable · NoNode · LeaseLost · NodeReplaced
@@ -249,6 +249,10 @@ class Busy(KedgeError):
 
 class QueueFull(Busy):
     code = "queue_full"
+
+
+class TooManyRuns(Busy):
+    code = "too_many_runs"
 
 
 class TooManyStreams(Busy):

@@ -21,6 +21,7 @@ from kedge.core.commands import WhenBusy
 from kedge.core.events import RunEnded
 from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord
 from kedge.core.transcript import Message, Part, Role, ToolCall, ToolResult
+from kedge.engine.door import no_users
 from kedge.engine.engine import Engine
 from kedge.engine.ports import Machine
 from kedge.engine.workspace import Workspace
@@ -261,6 +262,7 @@ async def start(
     tools: tuple[Tool, ...] = (),
     machine: Machine | None = None,
     models: OneModel | None = None,
+    has_users: Callable[[], bool] = no_users,
     **config: Any,
 ) -> Rig:
     """Start an engine with one workspace and, in a new store, one session. End it with `close` or `kill`."""
@@ -268,7 +270,9 @@ async def start(
     ids = CountingIds(after=100 * sum(len(log.rows) for log in store.data.logs.values()))
     chooser = models or OneModel(model)
     settings = msgspec.convert(config, Config)
-    engine = make_engine(store, clock, ids, frames, chooser, settings, tools=tools, machine=machine)
+    engine = make_engine(
+        store, clock, ids, frames, chooser, settings, tools=tools, machine=machine, has_users=has_users
+    )
     await engine.open()
     workspace = await engine.workspaces.open(str(directory), CLIENT)
     result = Rig(engine, store, clock, model, workspace, ids=ids)

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct, field
 
 from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
-from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
+from kedge.core.commands import QUEUE_RUNS_MAX, QUEUE_RUNS_PER_USER_MAX, OnCrash, WhenBusy
 from kedge.core.hooks import HOOK_EVENTS, HookEvent, matcher_mistake
 from kedge.core.modes import Mode
 from kedge.core.patterns import has_wildcard
@@ -131,6 +131,8 @@ class RunsConfig(Struct, forbid_unknown_fields=True):
     on_crash: OnCrash = "resume"
     #: Maximum number of queued Runs in one session.
     queue_runs_max: Annotated[int, Meta(ge=1, le=1_000)] = QUEUE_RUNS_MAX
+    #: Maximum number of queued Runs of one named user in one session. The owner is not limited.
+    queue_runs_per_user_max: Annotated[int, Meta(ge=1, le=1_000)] = QUEUE_RUNS_PER_USER_MAX
     #: Maximum size of the queued prompts of one session, with their attachments, in MiB. Five of the largest fit.
     queue_mib_max: Annotated[int, Meta(ge=1, le=16 * 1024)] = 64
     #: Maximum seconds for the clean-up of a stopped Run. After that, the Run ends with `cleanup: failed`.
@@ -282,6 +284,8 @@ class ServerConfig(Struct, forbid_unknown_fields=True):
     shutdown_s: Seconds = 5.0
     #: Maximum size of the queued prompts of all sessions, with their attachments, in MiB. Their texts are in memory.
     queue_mib_max: Annotated[int, Meta(ge=1, le=64 * 1024)] = 512
+    #: Maximum number of active and queued Runs of one named user, in all sessions. The owner is not limited.
+    live_runs_per_user_max: Annotated[int, Meta(ge=1, le=10_000)] = 50
     #: Log entries to keep per workspace; one with a tenth more is trimmed. Readers of older entries receive a `gap`.
     log_entries_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 200_000
 

@@ -198,6 +198,8 @@ class Grant(Struct, frozen=True):
     created_at: int
     #: The client that gave it.
     given_by: str = ""
+    #: The user who gave it. Empty: the owner.
+    author: str = ""
 
 
 def granted_in(rule: str, directory: str) -> str:
@@ -426,6 +428,8 @@ class Ask(Struct, frozen=True):
     message: str = ""
     answered_by: str = ""
     answered_at: int | None = None
+    #: The user who answered. Empty: the owner, a rule or the mode.
+    author: str = ""
 
     @property
     def is_allowed(self) -> bool:

@@ -119,6 +119,4 @@ class Recover(Struct, frozen=True):
     resumes_max: int = RESUMES_MAX
 
 
-#: The commands of users.
-UserCommand = Submit | Cancel | CancelRun | ClearQueue | EditRun | MoveRun | FoldRun
-Command = UserCommand | BeginStep | Finish | Recover
+Command = Submit | Cancel | CancelRun | ClearQueue | EditRun | MoveRun | FoldRun | BeginStep | Finish | Recover

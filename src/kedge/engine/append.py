@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
-from kedge.core.commands import Command, Submit
+from kedge.core.audit import Action, AuditEntry
+from kedge.core.commands import (
+    Cancel,
+    CancelRun,
+    ClearQueue,
+    Command,
+    EditRun,
+    FoldRun,
+    MoveRun,
+    Submit,
+)
 from kedge.core.events import (
     Asked,
     AskSettled,
@@ -38,6 +48,7 @@ from kedge.core.records import (
 )
 from kedge.core.run_trace import counted
 from kedge.core.transcript import Message, ToolResult
+from kedge.core.untrusted_text import one_line
 from kedge.engine.lane_state import LaneState, PendingCancel
 from kedge.engine.ports import Ids
 from kedge.errors import RunIsFolded, RunNotActive, SessionNotFound
@@ -48,12 +59,15 @@ FIRST_TITLE_CHARS_MAX = 60
 #: Text of the prompts that one cancel drops from the queue, as messages: a queue may have 64 MiB, which take seconds to
 #: write, and a cancel must be fast. Longer texts are cut, each to at least the minimum. Characters.
 DROPPED_CHARS_MAX, DROPPED_CHARS_MIN = 250_000, 500
+#: The detail of an audit entry. Characters.
+DETAIL_CHARS_MAX = 200
 
 
 class Append:
     """An append under construction. Log entries are in the order of the calls; nothing is written before the end."""
 
-    def __init__(self, state: LaneState, now: int, ids: Ids) -> None:
+    def __init__(self, state: LaneState, now: int, ids: Ids, *, audits_owner: bool = False) -> None:
+        """`audits_owner`: also audit what the owner does. Without other users nothing is audited."""
         self.state = state
         self.now = now
         self.new_id = ids.new
@@ -74,6 +88,8 @@ class Append:
         self.originals: dict[str, bytes] = {}
         #: New contents that the Runs of this append name.
         self.attachments: tuple[AttachmentContent, ...] = ()
+        self.audit: tuple[AuditEntry, ...] = ()
+        self._audits_owner = audits_owner
         self.session_change: Change = "updated"
         self._messages_created = 0
         #: Text of the prompts that were dropped so far. Characters.
@@ -87,7 +103,10 @@ class Append:
 
     def decide(self, command: Command) -> tuple[LaneEvent, ...]:
         """Decide a command and add its events, with the messages and reports that belong to them."""
-        return self._add(decide(self.lane, command))
+        events = self._add(decide(self.lane, command))
+        if events:
+            self._audit_command(command)
+        return events
 
     def decide_pending_cancels(self) -> None:
         """Decide the cancels that could not be written earlier: they come before everything else."""
@@ -106,6 +125,32 @@ class Append:
         if self._add(decide(self.lane, command), run):
             accepted = self.runs[run.run_id]
             self.change_run(replace(accepted, accepted_state="active" if accepted.state == "active" else "queued"))
+            if not run.options.parent_run_id:  # otherwise an agent has submitted it
+                self.record("submit", command.author, run.run_id, command.when_busy)
+
+    def _audit_command(self, command: Command) -> None:
+        match command:
+            case Cancel(author=author):
+                self.record("cancel", author)
+            case CancelRun(run_id=run_id, author=author) if not command.is_abandoned:
+                self.record("cancel_run", author, run_id)
+            case ClearQueue(author=author):
+                self.record("clear_queue", author)
+            case EditRun(run_id=run_id, author=author):
+                self.record("edit_run", author, run_id)
+            case MoveRun(run_id=run_id, before=before, author=author):
+                self.record("move_run", author, run_id, f"before {before}" if before else "to the end")
+            case FoldRun(run_id=run_id, author=author):
+                self.record("fold_run", author, run_id)
+            case _:
+                pass  # a command of the engine
+
+    def record(self, action: Action, author: str, run_id: str = "", detail: str = "") -> None:
+        """Add what a user did to the audit. `detail` must not contain prompts: they may have secrets."""
+        if author or self._audits_owner:
+            session, detail = self.session, one_line(detail, DETAIL_CHARS_MAX)
+            entry = AuditEntry(self.now, author, action, session.workspace_id, session.id, run_id, detail)
+            self.audit = (*self.audit, entry)
 
     def _add(self, events: tuple[LaneEvent, ...], *accepted: RunRecord) -> tuple[LaneEvent, ...]:
         if not events:
@@ -238,6 +283,7 @@ class Append:
             grants=self.grants,
             files=self.files,
             originals=self.originals,
+            audit=self.audit,
             deleted_sessions=(self.session.id,) if is_deleted else (),
         )
 

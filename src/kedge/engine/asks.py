@@ -47,9 +47,11 @@ class Asks:
         by: str = "",
         binding: str = "",
         rules: tuple[str, ...] = (),
+        author: str = "",
     ) -> Answered:
         """Answer an approval. The first answer wins; AskWithdrawn once its Run is stopping or has ended.
 
+        `by`: the client. `author`: its user.
         `binding` identifies what the user saw: Conflict if the Ask is for something else. Empty: not checked.
         `rules`: to grant instead of those of the first offer. Invalid unless they cover this call."""
         # The content of an Ask never changes under its id, so this needs no lock.
@@ -64,30 +66,40 @@ class Asks:
             scope = ask.session_id if answer == "allow_session" else ""
             granted_at = self._door.clock.now_ms()
             grants = tuple(
-                Grant(self._door.ids.new("g"), workspace.id, scope, rule, granted_at, by) for rule in granted
+                Grant(self._door.ids.new("g"), workspace.id, scope, rule, granted_at, by, author) for rule in granted
             )
         elif rules:
             raise Invalid("Rules are stored only for this session, or always: choose one of these answers.")
-        return await self._settle(workspace, ask, answer, message, by, grants)
+        return await self._settle(workspace, ask, answer, message, by, author, grants)
 
-    async def answer_question(self, workspace: Workspace, ask_id: str, answers: str | None, by: str = "") -> Answered:
+    async def answer_question(
+        self, workspace: Workspace, ask_id: str, answers: str | None, by: str = "", author: str = ""
+    ) -> Answered:
         """Answer a question. `answers` is a JSON list with one text per question; None declines to answer."""
         ask = await self.ask(workspace, ask_id)
         if ask.kind != "question":
             raise Invalid(f"{ask_id} is an approval. Send allow or deny, not answers.")
-        return await self._settle(workspace, ask, "cancelled" if answers is None else "answered", answers or "", by)
+        answer = "cancelled" if answers is None else "answered"
+        return await self._settle(workspace, ask, answer, answers or "", by, author)
 
     async def _settle(
-        self, workspace: Workspace, ask: Ask, answer: str, message: str, by: str, grants: tuple[Grant, ...] = ()
+        self,
+        workspace: Workspace,
+        ask: Ask,
+        answer: str,
+        message: str,
+        by: str,
+        author: str,
+        grants: tuple[Grant, ...] = (),
     ) -> Answered:
         async def plan(tx: Append) -> None:
             tx.require_active(ask.run_id)
             if tx.is_pending(ask.id):  # under the lock: of two answers at once, one is first
-                answered = replace(
-                    ask, state="answered", answer=answer, message=message, answered_by=by, answered_at=tx.now
-                )
-                tx.put_ask(answered)
+                answered = replace(ask, state="answered", answer=answer, message=message, answered_by=by)
+                tx.put_ask(replace(answered, answered_at=tx.now, author=author))
                 tx.grants = grants
+                rules = ", ".join(grant.rule for grant in grants)
+                tx.record("answer", author, ask.run_id, f"{answer}: {rules}" if rules else answer)
 
         with self._workspaces.in_use(workspace):
             state = await self._workspaces.lane(workspace, ask.session_id)

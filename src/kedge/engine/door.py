@@ -58,6 +58,11 @@ def deciding(command: Command) -> Plan:
     return plan
 
 
+def no_users() -> bool:
+    """The default of `has_users`: the server has only its owner."""
+    return False
+
+
 async def _nothing(tx: Append) -> None:
     """Write only the pending cancels."""
 
@@ -74,11 +79,20 @@ class Reactions(Protocol):
 class Door:
     """Writes through `write`; reads through `store`."""
 
-    def __init__(self, store: Store, clock: Clock, ids: Ids, reactions: Reactions) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: Ids,
+        reactions: Reactions,
+        has_users: Callable[[], bool] = no_users,
+    ) -> None:
+        """`has_users`: whether the server has users besides its owner, whose actions are then audited too."""
         self.store = store
         self.clock = clock
         self.ids = ids
         self._reactions = reactions
+        self._has_users = has_users
         self._tasks: set[asyncio.Task[Any]] = set()
         self._catching_up: set[asyncio.Task[None]] = set()
         self.closing = False
@@ -112,7 +126,7 @@ class Door:
             try:
                 if state.stale:
                     await self._reload(state)
-                tx = Append(state, self.clock.now_ms(), self.ids)
+                tx = Append(state, self.clock.now_ms(), self.ids, audits_owner=self._has_users())
                 tx.decide_pending_cancels()
                 await plan(tx)
                 if (write := tx.as_write()) is None:

@@ -22,7 +22,7 @@ from kedge.engine.append import Append
 from kedge.engine.asks import Asks
 from kedge.engine.attached_files import read_files
 from kedge.engine.cancels import Cancelled, Cancels
-from kedge.engine.door import Door, Plan, deciding
+from kedge.engine.door import Door, Plan, deciding, no_users
 from kedge.engine.executor import MakeExecutor
 from kedge.engine.file_names import FileNames
 from kedge.engine.forks import agent_session, fork, make_session
@@ -77,13 +77,14 @@ class Engine:
         make_source: MakeSource | None = None,
         make_extensions: MakeExtensions | None = None,
         placement: Placement | None = None,
+        has_users: Callable[[], bool] = no_users,
     ) -> None:
         self.config = config
         self._store = store
         self._clock = clock
         self._ids = ids
         self._machine = machine
-        self._door = Door(store, clock, ids, self)
+        self._door = Door(store, clock, ids, self, has_users)
         self._executor = make_executor(self._door, self)
         self._cancels = Cancels(self._door, self._executor.stop)
         self._placement = placement or OneServer(store)
@@ -94,7 +95,9 @@ class Engine:
         self.known_workspaces = KnownWorkspaces(store, self.workspaces, self._placement)
         self.reports = Reports(store, clock, self.workspaces)
         self._trimming = LogTrimming(store, config.server.log_entries_max)
-        self._queue_limits = QueueLimits(self.workspaces, config.server.queue_mib_max)
+        self._queue_limits = QueueLimits(
+            self.workspaces, config.server.queue_mib_max, config.server.live_runs_per_user_max
+        )
         self.asks = Asks(self._door, self.workspaces, self._executor.reconsider)
         self.modes = ModeSwitch(self._door, self.workspaces, machine, self._executor.reconsider)
         self.undo = Undo(self._door, self.workspaces)
@@ -227,7 +230,8 @@ class Engine:
         with self.workspaces.in_use(workspace):
             state = await make_session(self._door, self.workspaces, workspace, session)
             child = self._ids.new("r")
-            accepting = asyncio.ensure_future(self.submit(workspace, session.id, Prompt(prompt), options, child))
+            submitting = self.submit(workspace, session.id, Prompt(prompt), options, child, author=parent.author)
+            accepting = asyncio.ensure_future(submitting)
             try:
                 await asyncio.shield(accepting)
                 if child in state.runs:
@@ -244,7 +248,7 @@ class Engine:
         with suppress(KedgeError):
             await accepting
         with suppress(KedgeError):
-            await self._cancels.cancel(state, CancelRun(run_id, self._clock.now_ms()))
+            await self._cancels.cancel(state, CancelRun(run_id, self._clock.now_ms(), is_abandoned=True))
         while state.catching_up is not None:  # whether it was accepted is not certain before the store answers
             await asyncio.wait({state.catching_up})
         if run_id in state.runs:
@@ -266,6 +270,7 @@ class Engine:
         run_id: str | None = None,
         when_busy: WhenBusy | None = None,
         contents: tuple[AttachmentContent, ...] = (),
+        author: str = "",
     ) -> RunRecord:
         """Accept a prompt: durable when this returns. `contents`: its attachments, but for those named by path only."""
         self._check_open()
@@ -279,44 +284,35 @@ class Engine:
                 if known is None or known.content != content:
                     raise
                 return known  # a retry of an accepted prompt, whose files are gone by now
-            new = RunRecord(
-                run_id or self._ids.new("r"),
-                session_id,
-                workspace.id,
-                seq=0,
-                prompt=filled,
-                options=options,
-                content=content,
-                accepted_at=0,
-            )
+            new_id = run_id or self._ids.new("r")
+            new = RunRecord(new_id, session_id, workspace.id, 0, filled, options, content, accepted_at=0, author=author)
             state = await self.workspaces.lane(workspace, session_id)
             new = await hooked_run(workspace, state, new, self._store if run_id else None)
             submission = Submission(workspace, new, run_id is not None, when_busy, contents + files)
-            with self._queue_limits.pending(new.prompt):
+            with self._queue_limits.pending_run(new):
                 plan = partial(submission.plan, store=self._store, limits=self._queue_limits)
                 tx = await self._door.write(state, plan)
             return tx.runs.get(new.run_id) or await self.run(workspace, new.run_id)
 
-    async def summarize(self, workspace: Workspace, session_id: str) -> RunRecord:
+    async def summarize(self, workspace: Workspace, session_id: str, author: str = "") -> RunRecord:
         """Accept a Run that replaces the history of the session by a summary."""
-        return await self.submit(
-            workspace, session_id, Prompt(SUMMARY_PROMPT), RunOptions(purpose="summary"), when_busy="queue"
-        )
+        prompt, options = Prompt(SUMMARY_PROMPT), RunOptions(purpose="summary")
+        return await self.submit(workspace, session_id, prompt, options, when_busy="queue", author=author)
 
-    async def cancel(self, workspace: Workspace, session_id: str) -> Cancelled:
+    async def cancel(self, workspace: Workspace, session_id: str, author: str = "") -> Cancelled:
         with self.workspaces.in_use(workspace):
             state = await self.workspaces.lane(workspace, session_id)
-            return await self._cancels.cancel(state, Cancel(self._clock.now_ms()))
+            return await self._cancels.cancel(state, Cancel(self._clock.now_ms(), author))
 
-    async def cancel_run(self, workspace: Workspace, run_id: str) -> Cancelled:
+    async def cancel_run(self, workspace: Workspace, run_id: str, author: str = "") -> Cancelled:
         with self.workspaces.in_use(workspace):
             state = await self._lane_of(workspace, run_id)
-            return await self._cancels.cancel(state, CancelRun(run_id, self._clock.now_ms()))
+            return await self._cancels.cancel(state, CancelRun(run_id, self._clock.now_ms(), author=author))
 
-    async def clear_queue(self, workspace: Workspace, session_id: str) -> Cancelled:
+    async def clear_queue(self, workspace: Workspace, session_id: str, author: str = "") -> Cancelled:
         with self.workspaces.in_use(workspace):
             state = await self.workspaces.lane(workspace, session_id)
-            return await self._cancels.cancel(state, ClearQueue(self._clock.now_ms()))
+            return await self._cancels.cancel(state, ClearQueue(self._clock.now_ms(), author))
 
     async def edit_run(
         self,
@@ -326,13 +322,14 @@ class Engine:
         contents: tuple[AttachmentContent, ...] = (),
         *,
         keeps_attachments: bool = False,
+        author: str = "",
     ) -> RunRecord:
         """Change the prompt of a queued Run."""
         filled, files = await read_files(prompt, workspace.root, workspace.files)
         filled = await hooked_prompt(workspace, await self._lane_of(workspace, run_id), filled)
 
         async def plan(tx: Append) -> None:
-            tx.decide(EditRun(run_id, tx.now))
+            tx.decide(EditRun(run_id, tx.now, author))
             run = tx.runs[run_id]
             edited = replace(run, prompt=edited_prompt(run, filled, keeps_attachments=keeps_attachments))
             tx.change_run(edited)
@@ -343,15 +340,16 @@ class Engine:
         with self._queue_limits.pending(filled):
             return await self._change(workspace, run_id, plan)
 
-    async def move_run(self, workspace: Workspace, run_id: str, before: str | None) -> RunRecord:
+    async def move_run(self, workspace: Workspace, run_id: str, before: str | None, author: str = "") -> RunRecord:
         with self.workspaces.in_use(workspace):
             state = await self._lane_of(workspace, run_id)
             if before is not None and await self._lane_of(workspace, before) is not state:
                 raise RunNotQueued(f"Run {before} is not queued in the session of run {run_id}.")
-            return await self._change(workspace, run_id, deciding(MoveRun(run_id, before, self._clock.now_ms())))
+            command = MoveRun(run_id, before, self._clock.now_ms(), author)
+            return await self._change(workspace, run_id, deciding(command))
 
-    async def fold_run(self, workspace: Workspace, run_id: str) -> RunRecord:
-        return await self._change(workspace, run_id, deciding(FoldRun(run_id, self._clock.now_ms())))
+    async def fold_run(self, workspace: Workspace, run_id: str, author: str = "") -> RunRecord:
+        return await self._change(workspace, run_id, deciding(FoldRun(run_id, self._clock.now_ms(), author)))
 
     async def _change(self, workspace: Workspace, run_id: str, plan: Plan) -> RunRecord:
         with self.workspaces.in_use(workspace):
@@ -437,17 +435,18 @@ class Engine:
             await self._door.write(state, plan)
             return state.session
 
-    async def delete_session(self, workspace: Workspace, session_id: str) -> None:
+    async def delete_session(self, workspace: Workspace, session_id: str, author: str = "") -> None:
         """Cancel the Runs of a session, wait for their ends, end its kept commands, then delete it."""
 
         async def delete(tx: Append) -> None:
             tx.session_change = "deleted"
+            tx.record("delete_session", author)
 
         with self.workspaces.in_use(workspace):
             state = await self.workspaces.lane(workspace, session_id)
             state.deleting += 1
             try:
-                await self._door.write(state, deciding(Cancel(self._clock.now_ms())))
+                await self._door.write(state, deciding(Cancel(self._clock.now_ms(), author)))
                 for end in [state.end_of(run_id) for run_id in state.runs]:
                     ends: set[asyncio.Future[Any]] = {end, self._stopped}
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

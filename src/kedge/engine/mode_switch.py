@@ -37,14 +37,19 @@ class ModeSwitch:
         if not processes.can_confine:
             raise Conflict(f"{NO_SANDBOX[0].upper()}{NO_SANDBOX[1:]}.")
 
-    async def switch(self, workspace: Workspace, session_id: str, mode: Mode, by: str = "") -> SessionRecord:
+    async def switch(
+        self, workspace: Workspace, session_id: str, mode: Mode, by: str = "", author: str = ""
+    ) -> SessionRecord:
         """Set the mode of a session: the next tool call obeys it, and pending approvals that it permits are settled.
-        `by`: the client."""
+        `by`: the client. `author`: its user."""
 
         async def plan(tx: Append) -> None:
             if tx.session.parent_run_id:
                 raise Conflict(f"Session {session_id} is that of an agent, which has the mode of its parent.")
-            tx.session = tx.session.with_mode(mode)
+            switched = tx.session.with_mode(mode)
+            if switched != tx.session:
+                tx.record("mode", author, detail=f"{tx.session.mode} to {mode}")
+            tx.session = switched
 
         with self._workspaces.in_use(workspace):
             await self.check(workspace, mode)

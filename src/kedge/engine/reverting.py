@@ -34,13 +34,15 @@ def refuse_if_busy(state: LaneState) -> None:
 class FileReverting:
     """The files and the message of one reversal. Use it within `Door.write_several`."""
 
-    def __init__(self, door: Door, workspace: Workspace, session_id: str, reversal: Reversal) -> None:
+    def __init__(self, door: Door, workspace: Workspace, session_id: str, reversal: Reversal, author: str = "") -> None:
         self._door = door
         self._workspace = workspace
         self._session_id = session_id
         self._threads = ToolThreads(workspace.files)
         self._message_id = door.ids.new("m")
         self._created_at = 0
+        self._author = author
+        self._is_recorded = False
         #: The id of the versions that hold the contents before the reversal.
         self._id = door.ids.new("u")
         self.reversal = reversal
@@ -61,6 +63,8 @@ class FileReverting:
     def begin(self, tx: Append) -> None:
         """Add the message, which names the files that are about to be restored."""
         self._created_at = tx.now
+        self._record(tx)
+        self._is_recorded = True
         self._put(tx, "created", [revert.path for revert in self.reverts])
 
     async def restore(self, write: WritePlan, *, keeps: bool = True) -> None:
@@ -125,6 +129,7 @@ class FileReverting:
 
     def end(self, tx: Append) -> None:
         """Complete the message, or add it if it was not needed before."""
+        self._record_once(tx)
         change: Change = "updated" if self._created_at else "created"
         self._created_at = self._created_at or tx.now
         self.reversal = replace(self.reversal, state="done")
@@ -132,9 +137,19 @@ class FileReverting:
 
     def end_after_cut(self, tx: Append) -> None:
         """Add a message with the result: the first one was removed with others."""
+        self._record_once(tx)
         self._message_id, self._created_at = tx.new_id("m"), tx.now
         self.reversal = replace(self.reversal, state="done")
         self._put(tx, "created", self.restored)
+
+    def _record_once(self, tx: Append) -> None:
+        """Audit a reversal without a beginning: one that changes no files."""
+        if not self._is_recorded:
+            self._record(tx)
+
+    def _record(self, tx: Append) -> None:
+        count = len(self.reverts)
+        tx.record(self.reversal.action, self._author, self.reversal.run_id, f"{count} file{'s' * (count != 1)}")
 
     def _put(self, tx: Append, change: Change, paths: Sequence[str]) -> None:
         part = self.reversal.with_files(paths, self.spared)

@@ -44,14 +44,16 @@ class Rewind:
         self._workspaces = workspaces
         self._reclaiming = reclaiming
 
-    async def rewind(self, workspace: Workspace, session_id: str, message_id: str, scope: RewindScope) -> Rewound:
+    async def rewind(
+        self, workspace: Workspace, session_id: str, message_id: str, scope: RewindScope, author: str = ""
+    ) -> Rewound:
         """Return to the state before this prompt. LaneBusy while a Run is active or queued."""
         with self._workspaces.in_use(workspace):
             state = await self._workspaces.lane(workspace, session_id)
             refuse_if_busy(state)  # checked again under the lock; this saves the copy
             message = await self._prompt_message(workspace, session_id, message_id, scope)
             try:
-                return await self._door.run_to_end(self._rewind(workspace, state, message, scope))
+                return await self._door.run_to_end(self._rewind(workspace, state, message, scope, author))
             finally:
                 self._reclaiming.wake()  # what was removed, or what a failed rewind has copied
 
@@ -75,12 +77,14 @@ class Rewind:
             )
         return message
 
-    async def _rewind(self, workspace: Workspace, state: LaneState, message: Message, scope: RewindScope) -> Rewound:
+    async def _rewind(
+        self, workspace: Workspace, state: LaneState, message: Message, scope: RewindScope, author: str
+    ) -> Rewound:
         copy = None
         if scope != "files":
             copy = await copy_whole(self._door, state.session, message.id)
             copy = replace(copy, session=replace(copy.session, mode=workspace.config.mode))  # as of any fork
-        rewinding = _Rewinding(self._door, self._workspaces, workspace, state, message, scope, copy)
+        rewinding = _Rewinding(self._door, self._workspaces, workspace, state, message, scope, copy, author)
         try:
             await self._door.write_several(state, rewinding.run)
         except KedgeError:
@@ -106,10 +110,11 @@ class _Rewinding:
         message: Message,
         scope: RewindScope,
         copy: WholeCopy | None,
+        author: str,
     ) -> None:
         self._door, self._workspaces, self._workspace = door, workspaces, workspace
         self._message, self._scope, self._copy = message, scope, copy
-        self.files = FileReverting(door, workspace, state.session.id, Reversal("rewind", "started"))
+        self.files = FileReverting(door, workspace, state.session.id, Reversal("rewind", "started"), author)
         #: The fork was stored, or may have been.
         self.is_forked = False
 

@@ -1,7 +1,7 @@
 """The acceptance of a prompt, and the limits of the queue in bytes.
 
 The Lane limits the number of queued Runs. Their size is limited here: a prompt may have a megabyte of text, which stays
-in memory, and attachments of twelve, which stay on disk.
+in memory, and attachments of twelve, which stay on disk. So is the number of live Runs of each named user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kedge.engine.attached_files import read_files
 from kedge.engine.lane_state import LaneState
 from kedge.engine.workspace import Workspace
 from kedge.engine.workspaces import Workspaces
-from kedge.errors import Invalid, PromptBlocked, PromptCommandNotFound, QueueFull, SessionNotFound
+from kedge.errors import Invalid, PromptBlocked, PromptCommandNotFound, QueueFull, SessionNotFound, TooManyRuns
 from kedge.store.base import Store
 
 MIB = 1024 * 1024
@@ -36,13 +36,16 @@ NAME_CHARS_MAX = 100
 
 
 class QueueLimits:
-    """The bytes that wait in the queues of one server."""
+    """The bytes that wait in the queues of one server, and the live Runs of its users."""
 
-    def __init__(self, workspaces: Workspaces, server_mib_max: int) -> None:
+    def __init__(self, workspaces: Workspaces, server_mib_max: int, live_runs_per_user_max: int) -> None:
         self._workspaces = workspaces
         self._server_mib_max = server_mib_max
+        self._live_runs_per_user_max = live_runs_per_user_max
         #: Prompts that are being accepted or changed: no queue contains them yet. Bytes.
         self._pending_bytes = 0
+        #: Runs that are being written, by workspace_id and run_id, with their authors.
+        self._pending_runs: dict[tuple[str, str], str] = {}
 
     @contextmanager
     def pending(self, prompt: Prompt) -> Iterator[None]:
@@ -51,6 +54,32 @@ class QueueLimits:
             yield
         finally:
             self._pending_bytes -= prompt.size
+
+    @contextmanager
+    def pending_run(self, run: RunRecord) -> Iterator[None]:
+        try:
+            with self.pending(run.prompt):
+                yield
+        finally:
+            self._pending_runs.pop((run.workspace_id, run.run_id), None)
+
+    def check_author(self, run: RunRecord) -> None:
+        """Raise TooManyRuns if a named user would have too many live Runs with this one, which is then pending.
+
+        Runs of agents belong to the Run that started them, and are not counted."""
+        author, key = run.author, (run.workspace_id, run.run_id)
+        if not author or run.options.parent_run_id:
+            return
+        live = [other for workspace in self._workspaces.all() for other in workspace.live_runs()]
+        counted = (other for other in live if other.author == author and not other.options.parent_run_id)
+        own = {(other.workspace_id, other.run_id) for other in counted}
+        own |= {pending for pending, of in self._pending_runs.items() if of == author}
+        if len(own - {key}) >= self._live_runs_per_user_max:
+            raise TooManyRuns(
+                f"User {author} may have {self._live_runs_per_user_max} active and queued runs on this server. "
+                "Wait, or cancel some of them."
+            )
+        self._pending_runs[key] = author
 
     def check(self, tx: Append, session_mib_max: int) -> None:
         """Raise QueueFull if the queues are too large with the prompt that this append accepts or changes."""
@@ -181,7 +210,10 @@ class Submission(Struct, frozen=True):
         default = when_busy_default(has_own_run_id=self.has_own_run_id)
         when_busy = self.when_busy or (default if settings.when_busy == "auto" else settings.when_busy)
         accepted_content = known.content if known else None
-        tx.accept(run, Submit(run.run_id, run.content, when_busy, tx.now, accepted_content, settings.queue_runs_max))
+        limits_of_queue = (settings.queue_runs_max, run.author, settings.queue_runs_per_user_max)
+        if known is None:
+            limits.check_author(run)
+        tx.accept(run, Submit(run.run_id, run.content, when_busy, tx.now, accepted_content, *limits_of_queue))
         tx.attachments = self.contents
         if known is None and tx.runs[run.run_id].state == "queued" and when_busy != "interrupt":
             limits.check(tx, settings.queue_mib_max)

@@ -25,13 +25,15 @@ class Undo:
         self._door = door
         self._workspaces = workspaces
 
-    async def undo(self, workspace: Workspace, session_id: str, run_id: str | None) -> tuple[str, list[str]]:
+    async def undo(
+        self, workspace: Workspace, session_id: str, run_id: str | None, author: str = ""
+    ) -> tuple[str, list[str]]:
         """Restore the files of a Run (default: the last one that changed files); return its id and the paths.
 
         If one of the files has changed since, no file is touched."""
         with self._workspaces.in_use(workspace):
             state = await self._workspaces.lane(workspace, session_id)
-            return await self._door.write_several(state, partial(self._undo, workspace, session_id, run_id))
+            return await self._door.write_several(state, partial(self._undo, workspace, session_id, run_id, author))
 
     async def changed_files(self, workspace: Workspace, session_id: str) -> list[ChangedFile]:
         """Return the files that the Runs of the session changed."""
@@ -40,9 +42,9 @@ class Undo:
         return changed_files([version for version in versions if not version.reverts])
 
     async def _undo(
-        self, workspace: Workspace, session_id: str, run_id: str | None, write: WritePlan
+        self, workspace: Workspace, session_id: str, run_id: str | None, author: str, write: WritePlan
     ) -> tuple[str, list[str]]:
-        reverting = FileReverting(self._door, workspace, session_id, Reversal("undo", "started"))
+        reverting = FileReverting(self._door, workspace, session_id, Reversal("undo", "started"), author)
 
         async def begin(tx: Append) -> None:  # under the lock, as all of it: no Run starts until the files are restored
             refuse_if_busy(tx.state)
@@ -62,16 +64,18 @@ class Undo:
         await write(end)
         return reverting.reversal.run_id, reverting.restored
 
-    async def redo(self, workspace: Workspace, session_id: str) -> tuple[str, list[str]]:
+    async def redo(self, workspace: Workspace, session_id: str, author: str = "") -> tuple[str, list[str]]:
         """Take back the last undo or rewind of files; return the id of its Run (empty: of several) and the paths.
 
         If one of the files has changed since, no file is touched."""
         with self._workspaces.in_use(workspace):
             state = await self._workspaces.lane(workspace, session_id)
-            return await self._door.write_several(state, partial(self._redo, workspace, session_id))
+            return await self._door.write_several(state, partial(self._redo, workspace, session_id, author))
 
-    async def _redo(self, workspace: Workspace, session_id: str, write: WritePlan) -> tuple[str, list[str]]:
-        reverting = FileReverting(self._door, workspace, session_id, Reversal("redo", "started"))
+    async def _redo(
+        self, workspace: Workspace, session_id: str, author: str, write: WritePlan
+    ) -> tuple[str, list[str]]:
+        reverting = FileReverting(self._door, workspace, session_id, Reversal("redo", "started"), author)
         redone: list[FileVersion] = []
 
         async def begin(tx: Append) -> None:

@@ -70,19 +70,23 @@ class AgentRoutes:
             check_run_id(body.run_id) if body.run_id else None,
             body.when_busy,
             contents,
+            request.asker.user,
         )
         # A server of others may be asked first. Nothing is accepted if the client disconnects meanwhile.
         waits_for_others = bool(command or references)
         return receipt(await (request.while_connected(submitting) if waits_for_others else submitting))
 
     async def cancel(self, request: HttpRequest) -> m.CancelReply | Accepted:
-        return _cancel_reply(await self._engine.cancel(self._workspace(request), request.path["sid"]))
+        cancelling = self._engine.cancel(self._workspace(request), request.path["sid"], request.asker.user)
+        return _cancel_reply(await cancelling)
 
     async def cancel_run(self, request: HttpRequest) -> m.CancelReply | Accepted:
-        return _cancel_reply(await self._engine.cancel_run(self._workspace(request), request.path["run_id"]))
+        cancelling = self._engine.cancel_run(self._workspace(request), request.path["run_id"], request.asker.user)
+        return _cancel_reply(await cancelling)
 
     async def summarize(self, request: HttpRequest) -> m.Receipt:
-        return receipt(await self._engine.summarize(self._workspace(request), request.path["sid"]))
+        workspace, user = self._workspace(request), request.asker.user
+        return receipt(await self._engine.summarize(workspace, request.path["sid"], user))
 
     async def shell(self, request: HttpRequest) -> m.ShellReply:
         command, workspace = request.body.command, self._workspace(request)
@@ -119,18 +123,22 @@ class AgentRoutes:
             Prompt(text, attachments),
             contents,
             keeps_attachments=body.attachments is None,
+            author=request.asker.user,
         )
         return run_body(run)
 
     async def move(self, request: HttpRequest) -> m.RunBody:
         body: m.MoveInQueue = request.body
-        return run_body(await self._engine.move_run(self._workspace(request), request.path["run_id"], body.before))
+        workspace, user = self._workspace(request), request.asker.user
+        return run_body(await self._engine.move_run(workspace, request.path["run_id"], body.before, user))
 
     async def fold(self, request: HttpRequest) -> m.RunBody:
-        return run_body(await self._engine.fold_run(self._workspace(request), request.path["run_id"]))
+        workspace, user = self._workspace(request), request.asker.user
+        return run_body(await self._engine.fold_run(workspace, request.path["run_id"], user))
 
     async def clear_queue(self, request: HttpRequest) -> m.CancelReply | Accepted:
-        return _cancel_reply(await self._engine.clear_queue(self._workspace(request), request.path["sid"]))
+        clearing = self._engine.clear_queue(self._workspace(request), request.path["sid"], request.asker.user)
+        return _cancel_reply(await clearing)
 
     def _workspace(self, request: HttpRequest) -> Workspace:
         return self._engine.workspaces.get(request.path["id"])

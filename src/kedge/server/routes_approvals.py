@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from kedge.engine.asks import Answered
 from kedge.engine.engine import Engine
@@ -36,7 +37,14 @@ class ApprovalRoutes:
         message = check_text(body.message, "message")
         rules = tuple(check_text(rule, "rules") for rule in body.rules)
         answered = await self._engine.asks.answer(
-            self._workspace(request), body.id, body.action, message, request.query.client_id, body.binding, rules
+            self._workspace(request),
+            body.id,
+            body.action,
+            message,
+            request.query.client_id,
+            body.binding,
+            rules,
+            request.asker.user,
         )
         return _resolved(answered)
 
@@ -51,11 +59,16 @@ class ApprovalRoutes:
             raise Invalid(f"{asked.id} has no question {unknown[0][:100]!r}; send the request_id of each question.")
         answers = [_answer_text(question, responses.get(question.request_id)) for question in asked.questions]
         encoded = msgspec.json.encode(answers).decode()
-        return _resolved(await self._engine.asks.answer_question(workspace, asked.id, encoded, request.query.client_id))
+        return await self._answered(request, asked.id, encoded)
 
     async def cancel_questions(self, request: HttpRequest) -> m.Resolved:
-        workspace, batch_id = self._workspace(request), request.body.batch_request_id
-        return _resolved(await self._engine.asks.answer_question(workspace, batch_id, None, request.query.client_id))
+        return await self._answered(request, request.body.batch_request_id, None)
+
+    async def _answered(self, request: HttpRequest, batch_id: str, answers: str | None) -> m.Resolved:
+        answered = await self._engine.asks.answer_question(
+            self._workspace(request), batch_id, answers, request.query.client_id, request.asker.user
+        )
+        return _resolved(answered)
 
     async def grants(self, request: HttpRequest) -> list[m.GrantBody]:
         return [
@@ -65,6 +78,7 @@ class ApprovalRoutes:
                 session_id=grant.session_id,
                 given_by=grant.given_by,
                 created_at=grant.created_at,
+                author=grant.author or UNSET,
             )
             for grant in await self._engine.asks.grants(self._workspace(request))
         ]

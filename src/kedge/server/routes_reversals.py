@@ -14,17 +14,19 @@ class ReversalRoutes:
 
     async def undo(self, request: HttpRequest) -> m.UndoReply:
         body: m.UndoRun = request.body
-        run_id, files = await self._engine.undo.undo(self._workspace(request), request.path["sid"], body.run_id)
+        workspace, user = self._workspace(request), request.asker.user
+        run_id, files = await self._engine.undo.undo(workspace, request.path["sid"], body.run_id, user)
         return m.UndoReply(run_id=run_id, files=files)
 
     async def redo(self, request: HttpRequest) -> m.UndoReply:
-        run_id, files = await self._engine.undo.redo(self._workspace(request), request.path["sid"])
+        workspace, user = self._workspace(request), request.asker.user
+        run_id, files = await self._engine.undo.redo(workspace, request.path["sid"], user)
         return m.UndoReply(run_id=run_id, files=files)
 
     async def rewind(self, request: HttpRequest) -> m.RewindReply:
         body: m.RewindSession = request.body
-        workspace = self._workspace(request)
-        rewound = await self._engine.rewind.rewind(workspace, request.path["sid"], body.message_id, body.scope)
+        workspace, user = self._workspace(request), request.asker.user
+        rewound = await self._engine.rewind.rewind(workspace, request.path["sid"], body.message_id, body.scope, user)
         return m.RewindReply(
             prompt=rewound.prompt.typed,
             attachments=[

@@ -173,13 +173,14 @@ class WorkspaceRoutes:
         if not has_text and body.mode is None:
             raise WrongType("Nothing to change: send title, model, effort or mode.")
         if body.mode is not None:
-            changed = await self._engine.modes.switch(workspace, session_id, body.mode, request.query.client_id)
+            client_id, user = request.query.client_id, request.asker.user
+            changed = await self._engine.modes.switch(workspace, session_id, body.mode, client_id, user)
         if has_text:
             changed = await self._engine.change_session(workspace, session_id, title, model, body.effort)
         return session_body(workspace.view(changed))
 
     async def delete_session(self, request: HttpRequest) -> m.Ok:
-        await self._engine.delete_session(self._workspace(request), request.path["sid"])
+        await self._engine.delete_session(self._workspace(request), request.path["sid"], request.asker.user)
         return m.Ok()
 
     async def messages(self, request: HttpRequest) -> Iterator[m.MessageBody]:

@@ -49,12 +49,20 @@ def run_body(run: RunRecord) -> m.RunBody:
         text=run.text if ended else UNSET,
         context_tokens=run.context_tokens,
         trace=trace_body(run) or UNSET,
+        author=run.author or UNSET,
+        cancelled_by=run.cancelled_by or UNSET,
     )
 
 
 def trace_body(run: RunRecord) -> list[TraceBody]:
     return [
-        TraceBody(kind=entry.kind, at=entry.at, mark=entry.mark or UNSET, before=entry.before or UNSET)
+        TraceBody(
+            kind=entry.kind,
+            at=entry.at,
+            mark=entry.mark or UNSET,
+            before=entry.before or UNSET,
+            author=entry.author or UNSET,
+        )
         for entry in run.trace
     ]
 

@@ -39,6 +39,7 @@ from kedge.core.records import RecordKind, Records, RunRecord, SessionView, Usag
 from kedge.core.transcript import Message, Reasoning, Text
 from kedge.wire import models as m
 from kedge.wire.codec import ask_body, message_body, part_body, run_body, session_body, usage_body
+from kedge.wire.event_models import ConfigProblem, FileEvent, GapBody
 from kedge.wire.extension_models import extension_body
 from kedge.wire.job_models import JobOutputEvent
 from kedge.wire.reversal_models import RewindEvent
@@ -104,6 +105,7 @@ def _run_complete(event: RunReported, run: RunRecord | None, session_id: str) ->
         cleanup=run.cleanup if run else "clean",
         error=(run.error if run else "") or UNSET,
         folded_into=(run.folded_into if run else None) or UNSET,
+        cancelled_by=(run.cancelled_by if run else "") or UNSET,
     )
     return "run_complete", "created", body
 
@@ -164,6 +166,7 @@ def _ask_settled(event: AskSettled, ask: Ask | None, session_id: str) -> Shown:
         "tool_call_id": ask.tool_call_id,
         "answered_by": ask.answered_by,
         "withdrawn": ask.state == "withdrawn",
+        "author": ask.author or UNSET,
     }
     if ask.kind == "question":
         answered = m.QuestionNotification(**common, answered=ask.answer == "answered")
@@ -173,7 +176,7 @@ def _ask_settled(event: AskSettled, ask: Ask | None, session_id: str) -> Shown:
 
 
 def _file_changed(event: FileChanged, _: None, session_id: str) -> Shown:
-    body = m.FileEvent(
+    body = FileEvent(
         path=event.path,
         run_id=event.run_id,
         session_id=session_id,
@@ -252,7 +255,7 @@ def json_text(text: str) -> bytes:
 
 
 def gap(reason: Literal["evicted", "epoch"], position: int) -> bytes:
-    return frame("gap", "created", m.GapBody(reason=reason, position=position))
+    return frame("gap", "created", GapBody(reason=reason, position=position))
 
 
 def progress(session_id: str, run_id: str, tool_call_id: str, text: str) -> bytes:
@@ -265,7 +268,7 @@ def presence(session_id: str, clients: int) -> bytes:
 
 
 def config_problem(problem: str) -> bytes:
-    return frame("config_problem", "updated", m.ConfigProblem(problem=problem))
+    return frame("config_problem", "updated", ConfigProblem(problem=problem))
 
 
 def extension(state: ExtensionState) -> bytes:

@@ -282,6 +282,9 @@ class RunBody(Struct, kw_only=True):
     context_tokens: int = 0
     #: Cancels, moves, folds and resumes, in order: at most the last 50.
     trace: list[TraceBody] | UnsetType = UNSET
+    #: The user who submitted it, and the one who cancelled it. Omitted: the owner.
+    author: str | UnsetType = UNSET
+    cancelled_by: str | UnsetType = UNSET
 
 
 class Receipt(Struct, kw_only=True):
@@ -328,6 +331,8 @@ class RunComplete(Struct, kw_only=True):
     cleanup: Literal["clean", "failed"]
     error: str | UnsetType = UNSET
     folded_into: str | UnsetType = UNSET
+    #: The user who cancelled it. Omitted: the owner.
+    cancelled_by: str | UnsetType = UNSET
 
 
 class AgentEvent(Struct, kw_only=True):
@@ -379,6 +384,8 @@ class PermissionNotification(Struct, kw_only=True):
     #: The client; "rule" if a new grant or mode permits the call.
     answered_by: str = ""
     withdrawn: bool = False
+    #: The user who answered. Omitted: the owner, a grant or the mode.
+    author: str | UnsetType = UNSET
 
 
 class QuestionOptionBody(Struct, kw_only=True):
@@ -413,6 +420,8 @@ class QuestionNotification(Struct, kw_only=True):
     answered: bool
     answered_by: str = ""
     withdrawn: bool = False
+    #: The user who answered. Omitted: the owner.
+    author: str | UnsetType = UNSET
 
 
 class Resolved(Struct, kw_only=True, omit_defaults=True):
@@ -428,6 +437,8 @@ class GrantBody(Struct, kw_only=True):
     session_id: str
     given_by: str
     created_at: int
+    #: The user who gave it. Omitted: the owner.
+    author: str | UnsetType = UNSET
 
 
 class ShellReply(Struct, kw_only=True):
@@ -443,16 +454,6 @@ class ChangedFileBody(Struct, kw_only=True):
 class ChangedFiles(Struct, kw_only=True):
     count: int
     files: list[ChangedFileBody]  # the last changed first, at most 500
-
-
-class FileEvent(Struct, kw_only=True):
-    """A file that a Run changed, or whose changes were undone. All changes by one Run have the same `version_id`."""
-
-    path: str
-    run_id: str
-    session_id: str
-    version_id: str
-    undone: bool = False
 
 
 class ProgressBody(Struct, kw_only=True):
@@ -472,20 +473,11 @@ class DeltaBody(Struct, kw_only=True, omit_defaults=True):
     kind: Literal["text", "reasoning"] = "text"
 
 
-class ConfigProblem(Struct, kw_only=True):
-    problem: str
-
-
 class PresenceBody(Struct, kw_only=True):
     """The new number of clients whose current session this is."""
 
     session_id: str
     attached_clients: int
-
-
-class GapBody(Struct, kw_only=True):
-    reason: Literal["evicted", "epoch"]
-    position: int
 
 
 class Change(Struct, kw_only=True):

@@ -200,6 +200,8 @@ class LaneRunBody(Struct, kw_only=True):
     usage: UsageBody
     #: The last message of the Run.
     message_id: str | UnsetType = UNSET
+    #: The user who submitted it. Omitted: the owner.
+    author: str | UnsetType = UNSET
     #: Cancels, moves, folds and resumes, in order: at most the last 50.
     trace: list[TraceBody]
     #: Steps that have begun. `steps` may have fewer: those of messages that a rewind removed are missing.
@@ -217,6 +219,8 @@ class CancelMarkBody(Struct, kw_only=True):
     mark: int | UnsetType = UNSET
     #: The Run that was active.
     run_id: str
+    #: The user who cancelled. Omitted: the owner.
+    author: str | UnsetType = UNSET
 
 
 class LaneBody(Struct, kw_only=True):
@@ -297,6 +301,7 @@ def lane_run_body(run: RunRecord, items: StepItems | None = None) -> LaneRunBody
         model=run.model,
         usage=usage_body(run.usage),
         message_id=run.message_id or UNSET,
+        author=run.author or UNSET,
         trace=trace_body(run),
         step_count=run.steps,
         steps=[_step_body(step) for step in items.steps] if items else [],
@@ -307,7 +312,12 @@ def lane_run_body(run: RunRecord, items: StepItems | None = None) -> LaneRunBody
 def cancel_marks(runs: list[RunRecord]) -> list[CancelMarkBody]:
     """Return the cancels in the traces of these Runs, by time."""
     marks = [
-        CancelMarkBody(at=entry.at, mark=entry.mark if entry.kind == "cancel" else UNSET, run_id=run.run_id)
+        CancelMarkBody(
+            at=entry.at,
+            mark=entry.mark if entry.kind == "cancel" else UNSET,
+            run_id=run.run_id,
+            author=entry.author or UNSET,
+        )
         for run in runs
         for entry in run.trace
         if entry.kind in ("cancel", "cancel_run")

@@ -15,3 +15,5 @@ class TraceBody(Struct, kw_only=True):
     mark: int | UnsetType = UNSET
     #: Of a move: the Run that it was moved before.
     before: str | UnsetType = UNSET
+    #: Of a cancel: the user. Omitted: the owner.
+    author: str | UnsetType = UNSET
