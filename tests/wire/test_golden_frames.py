@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from kedge.core import events as e
 from kedge.core.approvals import Ask
 from kedge.core.records import Record, Records, RunRecord, SessionView
+from kedge.core.run_trace import TraceEntry
 from kedge.core.transcript import Reasoning, Text
 from kedge.wire import frames
 from tests.wire.samples import APPROVAL, ENDED, MESSAGE, NASTY, QUESTION, RUN, SAMPLES, SESSION
@@ -51,6 +52,14 @@ def all_frames() -> dict[str, bytes]:
         "Asked, question": frame_of(SAMPLES[e.Asked], ask=QUESTION),
         "AskSettled, allowed": frame_of(settled, ask=replace(answered, answer="allow_session")),
         "AskSettled, denied": frame_of(settled, ask=replace(answered, answer="deny")),
+        "AskSettled, by a user": frame_of(settled, ask=replace(answered, answer="allow", author="ann")),
+        "RunAccepted, of a user": frame_of(SAMPLES[e.RunAccepted], run=replace(RUN, author="ann")),
+        "RunReported, cancelled by a user": frame_of(
+            e.RunReported("r1", "cancelled", ""), run=replace(ENDED, author="ann", cancelled_by="bob")
+        ),
+        "CancelMarked, by a user": frame_of(
+            SAMPLES[e.CancelMarked], run=replace(RUN, trace=(TraceEntry("cancel", 1, 1, author="bob"),))
+        ),
         "AskSettled, withdrawn": frame_of(settled, ask=replace(APPROVAL, state="withdrawn")),
         "AskSettled, question": frame_of(settled, ask=replace(QUESTION, state="answered", answer="answered")),
         "delta, text": frames.delta("m1", 0, NASTY, "text"),
