@@ -93,8 +93,8 @@ class Oracle:
     def author_of(self, run_id: str) -> str:
         return dict(self.authors).get(run_id, "")
 
-    def turns(self) -> list[int]:
-        """Return of each queued Run how many of its author's Runs are queued up to it."""
+    def rounds(self) -> list[int]:
+        """Return the number of queued Runs of the same author up to each queued Run."""
         authors = [self.author_of(run_id) for run_id in self.queue]
         return [authors[:number].count(author) for number, author in enumerate(authors, 1)]
 
@@ -371,13 +371,13 @@ class _Promise:
             is_next = after.queue == (run_id,) and self._active_unchanged()
             self._require(is_next, "is the only queued Run")
         else:
-            self._require(after.queue == self._in_turn(command) and self._active_unchanged(), "is queued in its turn")
+            self._require(after.queue == self._in_round(command) and self._active_unchanged(), "is queued in its round")
 
-    def _in_turn(self, command: Submit) -> tuple[str, ...]:
-        """Return the queue with the new Run as far ahead as it overtakes only later turns than its own."""
-        queue, turns = self.before.queue, self.before.turns()
+    def _in_round(self, command: Submit) -> tuple[str, ...]:
+        """Return the queue with the new Run as far ahead as it overtakes only later rounds."""
+        queue, rounds = self.before.queue, self.before.rounds()
         index = len(queue)
-        while index and turns[index - 1] > self.before.queued_of(command.author) + 1:
+        while index and rounds[index - 1] > self.before.queued_of(command.author) + 1:
             index -= 1
         return (*queue[:index], command.run_id, *queue[index:])
 

@@ -180,7 +180,7 @@ def authors_take_no_turns(lane: Lane, command: Command) -> Events:
     return tuple(replace(event, before=None) if isinstance(event, RunAccepted) else event for event in events)
 
 
-def new_author_overtakes_a_first_turn(lane: Lane, command: Command) -> Events:
+def new_author_overtakes_a_first_round(lane: Lane, command: Command) -> Events:
     events = real.decide(lane, command)
     if not isinstance(command, Submit) or command.when_busy == "interrupt" or not lane.queue:
         return events
@@ -249,7 +249,7 @@ def step_is_not_counted(lane: Lane, event: LaneEvent) -> Lane:
     return lane if isinstance(event, StepStarted) else real.apply(lane, event)
 
 
-def run_takes_its_turn_at_the_end(lane: Lane, event: LaneEvent) -> Lane:
+def place_of_a_new_run_is_lost(lane: Lane, event: LaneEvent) -> Lane:
     return real.apply(lane, replace(event, before=None) if isinstance(event, RunAccepted) else event)
 
 
@@ -314,23 +314,23 @@ def test_walk_finds_fault_of_apply(fault: Apply) -> None:
     assert_has_history(raised.value)
 
 
-FAULTS_OF_TURNS: dict[Decide, str] = {
-    authors_take_no_turns: "broken promise: it is queued in its turn",
-    new_author_overtakes_a_first_turn: "broken promise: it is queued in its turn",
+FAULTS_OF_ROUNDS: dict[Decide, str] = {
+    authors_take_no_turns: "broken promise: it is queued in its round",
+    new_author_overtakes_a_first_round: "broken promise: it is queued in its round",
     one_author_fills_the_queue: "must be refused with QueueFull",
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS_OF_TURNS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", FAULTS_OF_ROUNDS, ids=lambda fault: fault.__name__)
 def test_walk_with_two_authors_finds_fault(fault: Decide) -> None:
-    with pytest.raises(AssertionError, match=FAULTS_OF_TURNS[fault]) as raised:
+    with pytest.raises(AssertionError, match=FAULTS_OF_ROUNDS[fault]) as raised:
         walk(prompts=4, cancels=0, crashes=0, steps=0, authors=2, decide=fault)
     assert_has_history(raised.value)
 
 
-def test_walk_with_two_authors_finds_a_lost_place() -> None:
+def test_walk_with_two_authors_finds_fault_of_apply() -> None:
     with pytest.raises(AssertionError, match=re.escape("the Lane has the order ['r1', 'r2', 'r3', 'r4']")):
-        walk(prompts=4, cancels=0, crashes=0, steps=0, authors=2, apply=run_takes_its_turn_at_the_end)
+        walk(prompts=4, cancels=0, crashes=0, steps=0, authors=2, apply=place_of_a_new_run_is_lost)
 
 
 def assert_has_history(error: AssertionError) -> None:

@@ -242,8 +242,8 @@ SPEC_FAULTS = {
         "CASE ~IsBusy -> StartNow", "CASE ~IsBusy -> Enqueue(FALSE, FALSE)", "NeverIdleWithAQueue is violated"
     ),
     "authors take no turns": SpecFault(
-        "LET turn == Cardinality(Queued(isSecond)) + 1",
-        "LET turn == Cardinality(Queued(isSecond)) + 2",
+        "LET round == Cardinality(Queued(isSecond)) + 1",
+        "LET round == Cardinality(Queued(isSecond)) + 2",
         'only the Lane answers <<"Submit",4,',
         bounds=Bounds(4, 0, 0, 0, steps=0, authors=2),
     ),

@@ -148,6 +148,8 @@ def _more(operation: Operation, rng: random.Random) -> Iterator[Operation]:
     if event.get("type") == "run" and (payload.get("parent_run_id") or rng.random() < 0.1):
         names = {name: payload[name] for name in ("session_id", "run_id")}
         yield _transient("progress", {**names, "tool_call_id": "call1", "text": f"progress {rng.random():.3f}"})
+    if rng.random() < 0.2 and (named := _named(event, rng)):
+        yield named
     if event.get("type") == "message" and event["position"] is not None and rng.random() < 0.08:
         position = event["position"] + rng.choice((-1, 0, 1))
         yield _event("message", "deleted", payload, position)
@@ -162,6 +164,21 @@ def _more(operation: Operation, rng: random.Random) -> Iterator[Operation]:
         file = {"path": "a", "run_id": "r", "session_id": name, "version_id": "v", "undone": False}
         yield _transient("file", file)
         yield _transient("later_version", {"session_id": name})
+
+
+def _named(event: dict[str, Any], rng: random.Random) -> Operation | None:
+    """The same event with the names of users: the simulated server has only its owner."""
+    fields = {
+        "run": ("author", "cancelled_by"),
+        "permission_notification": ("author",),
+        "question_batch_notification": ("author",),
+    }
+    if (names := fields.get(event.get("type", ""))) is None or event["change"] == "deleted":
+        return None
+    users = {name: rng.choice(("ann", "bob")) for name in names if rng.random() < 0.7}
+    if event["type"] == "run":
+        users["queue_order"] = max(1, event["payload"]["queue_order"] - rng.randrange(2))
+    return _event(event["type"], event["change"], event["payload"] | users, event["position"] + rng.randrange(2))
 
 
 def _transient(kind: str, payload: dict[str, Any]) -> Operation:

@@ -97,16 +97,16 @@ StartNow ==
     /\ append' = <<Accepted(nextSeq, FALSE, NoRun), Started(nextSeq)>>
     /\ UNCHANGED <<mark, queue, folding>>
 
-\* Rule 11: the turn of the queued Run at this index, and the Runs of an author.
+\* Rule 11: the round of the queued Run at this index, and the Runs of an author.
 Queued(isSecond) == {i \in DOMAIN queue : (queue[i] \in second) = isSecond}
-TurnAt(index) == Cardinality({i \in Queued(queue[index] \in second) : i <= index})
+RoundAt(index) == Cardinality({i \in Queued(queue[index] \in second) : i <= index})
 
 \* The number of queued Runs that stay ahead of a new one.
 Ahead(isSecond) ==
-    LET turn == Cardinality(Queued(isSecond)) + 1
+    LET round == Cardinality(Queued(isSecond)) + 1
     IN  CHOOSE index \in 0 .. Len(queue) :
-            /\ index > 0 => TurnAt(index) <= turn
-            /\ \A later \in index + 1 .. Len(queue) : TurnAt(later) > turn
+            /\ index > 0 => RoundAt(index) <= round
+            /\ \A later \in index + 1 .. Len(queue) : RoundAt(later) > round
 
 Enqueue(folds, isSecond) ==
     /\ Len(queue) < QueueRunsMax
@@ -363,9 +363,9 @@ QueueHeadStartsNext ==
     [][IsBusy /\ RunsIn("RunStarted") # {} => RunsIn("RunStarted") = {Head(queue)} /\ NewEnds(active) # {}]_vars
 
 \* A new Run goes behind each Run that is the first of its author in the queue.
-FirstTurnIsNotOvertaken ==
+FirstRoundIsNotOvertaken ==
     [][\A i \in DOMAIN queue :
-           IsBusy /\ nextSeq' > nextSeq /\ TurnAt(i) = 1 =>
+           IsBusy /\ nextSeq' > nextSeq /\ RoundAt(i) = 1 =>
                \A j, k \in DOMAIN queue' : queue'[j] = queue[i] /\ queue'[k] = nextSeq => j < k]_vars
 
 NumbersNeverDecrease == [][nextSeq' >= nextSeq /\ mark' >= mark /\ mark' < nextSeq']_vars

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kedge.core.commands import (
@@ -42,7 +40,7 @@ from kedge.core.events import (
     RunStarted,
     StepStarted,
 )
-from kedge.core.lane import LIFECYCLE, Covered, Lane, LaneRun, apply, apply_all, covered_by, decide
+from kedge.core.lane import LIFECYCLE, Covered, Lane, apply, apply_all, covered_by, decide
 from kedge.errors import (
     Conflict,
     KedgeError,
@@ -64,14 +62,6 @@ DROPPED: Reason = "cancelled_in_queue"
 
 def submit(run_id: str, when_busy: WhenBusy = "queue", known: str | None = None, queue_runs_max: int = 100) -> Submit:
     return Submit(run_id, f"content of {run_id}", when_busy, NOW, known, queue_runs_max)
-
-
-def by(author: str, run_id: str, when_busy: WhenBusy = "queue") -> Submit:
-    return replace(submit(run_id, when_busy), author=author)
-
-
-def queue_of(lane: Lane) -> str:
-    return "".join(run.run_id for run in lane.queue)
 
 
 def finish(run_id: str) -> Finish:
@@ -397,92 +387,6 @@ def test_over_the_bound_a_prompt_is_refused_and_nothing_recorded(when_busy: When
 def test_full_queue_does_not_refuse_an_interrupt() -> None:
     lane = apply_all(THREE, decide(THREE, submit("d", "interrupt", queue_runs_max=2)))
     assert [run.run_id for run in lane.queue] == ["d"]
-
-
-def test_named_user_has_a_share_of_the_queue() -> None:
-    lane = lane_after(by("ann", "a"), by("ann", "b"), by("ann", "c"))
-    full = replace(by("ann", "d"), queue_runs_per_user_max=2)
-    assert_refused(lane, full, QueueFull, "User ann has 2 queued runs", "cancel some")
-    assert decide(lane, replace(full, author="bob"))
-    assert decide(lane, replace(full, when_busy="interrupt"))
-    owner = lane_after(*map(submit, "abc"))
-    assert decide(owner, replace(full, author=""))
-
-
-# --- 11 turns ---------------------------------------------------------------------------------------------------------
-
-
-#: `a` to `d` by ann, of which `a` is active, and `e` by bob.
-FIVE = lane_after(*(by("ann", run_id) for run_id in "abcd"), by("bob", "e"))
-
-
-def test_new_author_waits_for_one_run_of_each_other() -> None:
-    assert queue_of(FIVE) == "becd"
-    assert queue_of(lane_after(*(by("", run_id) for run_id in "abcd"))) == "bcd"
-
-
-def test_owner_is_an_author_like_others() -> None:
-    lane = apply_all(FIVE, decide(FIVE, submit("f")))
-    assert queue_of(lane) == "befcd"
-
-
-def test_place_of_a_new_run_is_in_the_log() -> None:
-    events = decide(FIVE, by("", "f", "fold"))
-    assert events == (RunAccepted("f", 6, True, NOW, before="c"),)
-    assert apply_all(FIVE, events).queue[2] == LaneRun("f", 6, folds=True)
-
-
-def test_turns_are_counted_after_a_start() -> None:
-    lane = apply_all(FIVE, decide(FIVE, finish("a")))
-    lane = apply_all(lane, decide(lane, by("cid", "f")))
-    assert queue_of(lane) == "ecfd"
-
-
-def test_moves_win_over_turns() -> None:
-    lane = apply_all(FIVE, decide(FIVE, MoveRun("d", "b", NOW)))
-    assert queue_of(lane) == "dbec"
-    lane = apply_all(lane, decide(lane, by("bob", "f")))
-    assert queue_of(lane) == "dbefc"  # `c` is the third of ann now; no rule takes the move of `d` back
-    lane = apply_all(lane, decide(lane, MoveRun("e", None, NOW)))
-    assert queue_of(lane) == "dbfce"
-    assert queue_of(apply_all(lane, decide(lane, by("cid", "g")))) == "dbfgce"
-
-
-def test_turns_do_not_change_what_a_cancel_covers() -> None:
-    lane = apply_all(FIVE, decide(FIVE, Cancel(NOW, "bob")))
-    assert (lane.mark, lane.queue) == (5, ())
-    lane = apply_all(lane, decide(lane, by("ann", "f")))
-    assert lane.state_of("f") == "queued"
-
-
-@given(st.lists(st.sampled_from(("", "ann", "bob", "cid")), max_size=25))
-def test_no_turn_waits_for_a_later_turn_of_another(authors: list[str]) -> None:
-    lane = lane_after(submit("first"), *(by(author, f"r{number}") for number, author in enumerate(authors)))
-    counts: dict[str, int] = {}
-    turns = []
-    for run in lane.queue:
-        counts[run.author] = counts.get(run.author, 0) + 1
-        turns.append(counts[run.author])
-    assert turns == sorted(turns)
-    for author in counts:
-        own = [run.seq for run in lane.queue if run.author == author]
-        assert own == sorted(own)
-
-
-@given(st.lists(st.sampled_from(("", "ann", "bob", "cid", "end", "remove")), max_size=60))
-def test_first_turn_of_an_author_is_never_overtaken(acts: list[str]) -> None:
-    lane = lane_after(submit("first"))
-    for number, act in enumerate(acts):
-        before = lane.queue
-        firsts = {run.author: run.run_id for run in reversed(before)}.values()
-        if act == "remove":
-            lane = apply_all(lane, decide(lane, CancelRun(before[number % len(before)].run_id, NOW)) if before else ())
-        elif act == "end":
-            lane = apply_all(lane, decide(lane, finish(lane.active.run_id)) if lane.active else ())
-        else:
-            lane = apply_all(lane, decide(lane, by(act, f"r{number}")))
-            ids = [run.run_id for run in lane.queue]
-            assert not ids or set(firsts) <= set(ids[: ids.index(f"r{number}")])
 
 
 # --- the queue: clear, edit, move ------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+from click.testing import CliRunner
 from msgspec.structs import replace
 
+from kedge.cli.command_runs import runs
 from kedge.server.auth import Asker, Gate, Headers
 from kedge.server.http_server import HttpServer
 from kedge.server.protocol import HttpProtocol
@@ -35,8 +37,8 @@ class NamingGate(Gate):
 
 
 class Api:
-    def __init__(self, http: httpx2.AsyncClient, r: Rig) -> None:
-        self._http, self.rig = http, r
+    def __init__(self, http: httpx2.AsyncClient, r: Rig, host: str) -> None:
+        self._http, self.rig, self.host = http, r, host
         self.session = f"sessions/{r.session}"
 
     async def call(self, user: str, method: str, path: str, body: object = None) -> Any:
@@ -64,9 +66,9 @@ async def serving(directory: Path, model: ScriptedModel, **options: Any) -> Asyn
             task = asyncio.create_task(server.serve([sock]))
             await server.ready.wait()
             try:
-                url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-                async with httpx2.AsyncClient(base_url=url) as http:
-                    yield Api(http, r)
+                address = f"127.0.0.1:{sock.getsockname()[1]}"
+                async with httpx2.AsyncClient(base_url=f"http://{address}") as http:
+                    yield Api(http, r, f"tcp://{address}")
             finally:
                 server.should_exit = True
                 await task
@@ -85,8 +87,9 @@ async def test_authors_are_in_replies(tmp_path: Path) -> None:
         await api.call("cid", "POST", "agent/runs/c/cancel")
         await api.call("bob", "POST", f"agent/{api.session}/cancel")
         await api.rig.end("a")
-        runs = {run["run_id"]: run for run in await api.call("", "GET", f"agent/{api.session}/runs")}
-        shown = {run_id: (run.get("author"), run.get("cancelled_by")) for run_id, run in runs.items()}
+        listed = await api.call("", "GET", f"agent/{api.session}/runs")
+        by_id = {run["run_id"]: run for run in listed}
+        shown = {run_id: (run.get("author"), run.get("cancelled_by")) for run_id, run in by_id.items()}
         assert shown == {
             "a": ("ann", "bob"),
             "b": ("ann", "bob"),
@@ -94,7 +97,7 @@ async def test_authors_are_in_replies(tmp_path: Path) -> None:
             "d": ("bob", "bob"),
             "e": (None, "bob"),
         }
-        orders = {run_id: run["queue_order"] for run_id, run in runs.items()}
+        orders = {run_id: run["queue_order"] for run_id, run in by_id.items()}
         assert sorted("bcde", key=orders.__getitem__) == ["b", "d", "e", "c"]
         lane = await api.call("", "GET", f"{api.session}/lane")
         assert [run.get("author") for run in lane["runs"]] == ["ann", "ann", "ann", "bob", None]
@@ -142,7 +145,8 @@ async def test_owner_has_no_name(tmp_path: Path) -> None:
         await api.call("", "POST", f"agent/{api.session}/cancel")
         ended = await api.rig.end("a")
         body = await api.call("", "GET", "agent/runs/a")
-        assert ended.cancelled_by == "" and not {"author", "cancelled_by"} & body.keys()
+        assert ended.cancelled_by == ""
+        assert not {"author", "cancelled_by"} & body.keys()
         assert api.actions() == []
 
 
@@ -153,3 +157,15 @@ async def test_user_with_too_many_runs_gets_429(tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="too_many_runs"):
             await api.submit("ann", "b")
         await api.submit("bob", "b")
+
+
+async def test_live_runs_show_their_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEDGE_TOKEN", TOKEN)
+    async with serving(tmp_path, ScriptedModel([Hold("never")])) as api:
+        await api.submit("", "a")
+        shown = await asyncio.to_thread(CliRunner().invoke, runs, ["--host", api.host])
+        assert "USER" not in shown.output
+        await api.submit("ann", "b")
+        shown = await asyncio.to_thread(CliRunner().invoke, runs, ["--host", api.host])
+        columns = [line.split()[-2:] for line in shown.output.splitlines()]
+        assert columns == [["USER", "PROMPT"], ["-", "hello"], ["ann", "hello"]]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kedge.client.event_stream import StreamEvent
 from kedge.client.view.conversation import ViewChanges
 from kedge.client.view.workspace_view import WorkspaceView
+from kedge.tui.pending_asks import closed_text
 from kedge.tui.render.message_renderer import MessageRenderer
 from kedge.tui.render.renderer import Renderer
 from kedge.tui.render.themes import THEMES
@@ -317,6 +318,36 @@ def test_answering_client_is_known_in_any_event_order() -> None:
         applied(view, story.events[::order])
         assert view.closed_asks["a1"].by == "c7"
         assert view.asks() == []
+
+
+def test_prompts_and_cancels_of_users_have_names() -> None:
+    view, story = opened(), Story()
+    story.message("created", s.message("m1", "user", s.text("hello")))
+    story.message("created", s.message("m2", "assistant", s.finish("canceled")))
+    applied(view, story.events)
+    assert lines(view) == ["▌ hello", "", "■ cancelled", ""]
+    story.run("created", s.run_body(author="ann"))
+    assert applied(view, story.events[-1:]).messages == {"m1", "m2"}
+    story.ended("r1", "cancelled", author="ann", cancelled_by="bob")
+    assert applied(view, story.events[-2:]).messages == {"m1", "m2"}
+    assert lines(view) == ["▌ ann", "▌ hello", "", "■ cancelled by bob", ""]
+
+
+def test_run_that_overtakes_others_reloads_the_queue() -> None:
+    view, story = opened(), Story()
+    for seq in (2, 3):
+        story.run("created", s.run_body(f"r{seq}", "queued", seq=seq))
+        assert not applied(view, story.events[-1:]).moved
+    story.run("created", s.run_body("r4", "queued", seq=4, queue_order=3, author="ann"))
+    assert applied(view, story.events[-1:]).moved
+
+
+def test_answer_of_a_user_has_a_name() -> None:
+    view, story = opened(), Story()
+    ask = msgspec.convert(s.approval("a1"), m.PermissionRequest)
+    story.tell("permission_notification", "created", s.settled("a1", "allow", "c7") | {"author": "ann"})
+    applied(view, story.events)
+    assert closed_text(ask, view.closed_asks["a1"]) == "bash: allowed by ann"
 
 
 def test_ask_redraws_only_the_message_of_its_call() -> None:

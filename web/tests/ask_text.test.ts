@@ -46,9 +46,12 @@ test.each([
 });
 
 test("an approval that was closed elsewhere says by whom", () => {
-    expect(closedText(ASK, { answer: "deny", by: "abcdef" })).toBe("shell: denied by another client (abcd)");
-    expect(closedText(ASK, { answer: "allow", by: "rule" })).toBe("shell: allowed by a rule or the mode");
-    expect(closedText(ASK, { answer: "", by: "" })).toBe("shell: withdrawn, because the run was stopped");
+    expect(closedText(ASK, { answer: "deny", by: "abcdef", author: "" })).toBe(
+        "shell: denied by another client (abcd)",
+    );
+    expect(closedText(ASK, { answer: "allow", by: "rule", author: "" })).toBe("shell: allowed by a rule or the mode");
+    expect(closedText(ASK, { answer: "allow", by: "abcdef", author: "ann" })).toBe("shell: allowed by ann");
+    expect(closedText(ASK, { answer: "", by: "", author: "" })).toBe("shell: withdrawn, because the run was stopped");
 });
 
 test("a batch without any answer is declined", () => {

@@ -65,7 +65,7 @@ const FRAME = { view: { from: 0, span: 10_000 }, width: 1000, now: 8000 };
 
 test("a cancel covers what was live and accepted before it, and nothing else", () => {
     const [cancel] = cancelMarks(CANCELLED);
-    expect(cancel).toEqual({ at: 5000, mark: 4, runId: "r2" });
+    expect(cancel).toEqual({ at: 5000, mark: 4, runId: "r2", author: "" });
     expect(CANCELLED.filter((one) => isCovered(one, cancel!)).map((one) => one.seq)).toEqual([2, 3, 4]);
     const { rows, lines } = layOut(CANCELLED, FRAME);
     expect(lines).toMatchObject([{ x: 500, first: 1, last: 3, isStepped: true, covered: ["r2", "r3", "r4"] }]);

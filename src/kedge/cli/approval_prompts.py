@@ -19,6 +19,7 @@ from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
 from kedge.client.retry import retry_while_away
 from kedge.client.view.ask_text import answer_label, approval_lines, question_lines, response_to
+from kedge.client.view.author_text import by_author
 from kedge.core.approvals import BY_RULE, Answer
 from kedge.core.untrusted_text import visible
 from kedge.errors import AskNotFound, AskWithdrawn, KedgeError
@@ -229,8 +230,9 @@ class _Pending:
     def close(self, payload: dict[str, object]) -> None:
         if not payload.get("withdrawn") and "answered_by" in payload:
             answer = str(payload.get("answer") or ("answered" if payload.get("answered") else "cancelled"))
-            who = "by a rule or the mode" if payload["answered_by"] == BY_RULE else "by another client"
-            self.why_closed = f"answered {who}: {answer_label(answer)}"
+            other = by_author(str(payload.get("author") or "")) or " by another client"
+            who = " by a rule or the mode" if payload["answered_by"] == BY_RULE else other
+            self.why_closed = f"answered{who}: {answer_label(answer)}"
         self.closed.set()
 
 

@@ -12,6 +12,7 @@ from kedge.cli.workspace_lookup import connected, session_by_prefix
 from kedge.client.client import NOT_RECORDED, Client
 from kedge.client.http_transport import NotConnected
 from kedge.client.safe_text import one_line
+from kedge.client.view.author_text import author_name
 from kedge.client.view.job_text import jobs_remain
 from kedge.errors import Invalid, NotFound, ShuttingDown
 from kedge.wire.models import CancelReply, RunBody, SessionBody
@@ -40,18 +41,17 @@ def runs(as_json: bool, host: str | None) -> int:
     elif not live_runs:
         click.echo("no active or queued runs")
     else:
-        rows = [
-            (
-                run.run_id,
-                run.session_id,
-                "stopping" if run.stopping else run.state,
-                ago(run.accepted_at),
-                first_line(run),
-            )
-            for run in live_runs
-        ]
-        print_table(("RUN", "SESSION", "STATE", "AGE", "PROMPT"), rows)
+        has_users = any(run.author for run in live_runs)
+        head = ("RUN", "SESSION", "STATE", "AGE", *(("USER",) if has_users else ()), "PROMPT")
+        print_table(head, [_row(run, has_users=has_users) for run in live_runs])
     return 0
+
+
+def _row(run: RunBody, *, has_users: bool) -> tuple[str, ...]:
+    """Return the cells of a Run. A user is shown if one of the Runs has one."""
+    state = "stopping" if run.stopping else run.state
+    user = (author_name(run.author) or "-",) if has_users else ()
+    return (run.run_id, run.session_id, state, ago(run.accepted_at), *user, first_line(run))
 
 
 def first_line(run: RunBody) -> str:

@@ -10,6 +10,7 @@ from kedge.cli.terminal import StatusLine, StdoutWriter
 from kedge.client.assistant_text import AssistantText
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import visible_line
+from kedge.client.view.author_text import by_author
 from kedge.core.events import REASON_TEXTS
 from kedge.wire.brief import result_brief
 from kedge.wire.models import Receipt, RunComplete, UsageBody
@@ -151,7 +152,7 @@ def _problem(complete: RunComplete) -> str:
         case "failed":
             return error or f"the run failed ({complete.reason or 'unknown reason'})"
         case "cancelled":
-            return "the run was cancelled" + (f": {error}" if error else "")
+            return f"the run was cancelled{by_author(complete.cancelled_by)}" + (f": {error}" if error else "")
         case "interrupted":
             reason = error or REASON_TEXTS[complete.reason]
             return f"the run was interrupted ({reason}); continue with: kedge run -s {complete.session_id} ..."

@@ -38,10 +38,10 @@ The rules
     queued.
 10  The queue is bounded, and so is the share of each named author. Beyond a bound Submit is an error and nothing is
     recorded.
-11  Authors take turns. A Run is the k-th turn of its author if it is the k-th of that author in the queue. A new Run
-    that is a k-th turn goes after the last queued Run that is a k-th or earlier turn: it overtakes only later turns of
-    other authors, never a first turn, and with one author the queue is first in, first out. Turns are counted in the
-    order of the queue as it is, so a move counts, and no rule takes it back. Seqs, and so cancels, do not change.
+11  Authors take turns. The k-th Run of an author in the queue is in round k. A new Run goes after the last queued Run
+    of its round or an earlier one: it overtakes only later rounds of other authors, never a first round, and with one
+    author the queue is first in, first out. Rounds are counted in the order of the queue as it is, so that moves count,
+    and no rule takes a move back. Seqs, and so cancels, do not depend on rounds.
 
 The Lane has no knowledge of models, tools, clients, tasks, processes, HTTP or SQL.
 """
@@ -211,13 +211,13 @@ def _submit(lane: Lane, command: Submit) -> tuple[LaneEvent, ...]:
     return (replace(accepted, folds=command.when_busy == "fold", before=_overtaken(lane.queue, own + 1)),)
 
 
-def _overtaken(queue: tuple[LaneRun, ...], turn: int) -> str | None:
-    """Return the queued Run that a new Run, of this turn of its author, goes before (rule 11); None: to the end."""
-    turns: dict[str, int] = {}
+def _overtaken(queue: tuple[LaneRun, ...], own_round: int) -> str | None:
+    """Return the queued Run that a new Run of this round goes before (rule 11); None: it goes to the end."""
+    rounds: dict[str, int] = {}
     before: str | None = None
     for run in queue:
-        turns[run.author] = turns.get(run.author, 0) + 1
-        if turns[run.author] <= turn:
+        rounds[run.author] = rounds.get(run.author, 0) + 1
+        if rounds[run.author] <= own_round:
             before = None
         elif before is None:
             before = run.run_id

@@ -146,7 +146,7 @@ class Append:
                 pass  # a command of the engine
 
     def record(self, action: Action, author: str, run_id: str = "", detail: str = "") -> None:
-        """Add what a user did to the audit. `detail` must not contain prompts: they may have secrets."""
+        """Add an action of a user to the audit. `detail` must not contain prompts: they may have secrets."""
         if author or self._audits_owner:
             session, detail = self.session, one_line(detail, DETAIL_CHARS_MAX)
             entry = AuditEntry(self.now, author, action, session.workspace_id, session.id, run_id, detail)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kedge.client.safe_text import one_line, visible_line
 from kedge.client.view.ask_text import CLIENT_ID_CHARS, answer_label
+from kedge.client.view.author_text import by_author
 from kedge.client.view.conversation import Ask
 from kedge.client.view.workspace_view import ClosedAsk, WorkspaceView
 from kedge.core.approvals import BY_RULE, Answer
@@ -218,5 +219,7 @@ def closed_text(ask: Ask, closed: ClosedAsk) -> str:
         return f"{name}: withdrawn, because the run was stopped"
     if closed.by == BY_RULE:
         return f"{name}: {answer_label(closed.answer)} by a rule or the mode"
+    if who := by_author(closed.author):
+        return f"{name}: {answer_label(closed.answer)}{who}"
     client = f"another client ({closed.by[:CLIENT_ID_CHARS]})" if closed.by else "another client"
     return f"{name}: {answer_label(closed.answer)} by {client}"

@@ -1,6 +1,7 @@
 /** The items of a timeline in words: for the details below the picture, for its table, and for screen readers. */
 
 import type { CallBody, LaneRunBody, StepBody } from "../api/types";
+import { byAuthor } from "../view/author_text";
 import { isCovered, type CancelMark } from "../view/lane_model";
 import { phaseOf, type Phase } from "../view/lane_layout";
 import { duration, oneLine, plural } from "./format";
@@ -53,6 +54,7 @@ export function stateText(run: LaneRunBody, runs: ReadonlyMap<string, LaneRunBod
 /** Everything about a Run in one line. */
 export function runText(run: LaneRunBody, runs: ReadonlyMap<string, LaneRunBody>, now: number): string {
     const words = [`#${run.seq} ${stateText(run, runs)}`, `accepted ${clock(run.accepted_at, now)}`];
+    if (run.author) words.push(`sent${byAuthor(run.author)}`);
     words.push(`queued ${duration(queuedMs(run, now))}`);
     const active = activeMs(run, now);
     if (active !== null && !run.folded_into) words.push(`active ${duration(active)}`);
@@ -95,7 +97,7 @@ export function coverText(cancel: CancelMark, runs: readonly LaneRunBody[]): str
 }
 
 export function cancelText(cancel: CancelMark, runs: readonly LaneRunBody[], now: number): string {
-    const words = [`cancel at ${clock(cancel.at, now)} covers ${coverText(cancel, runs)}`];
+    const words = [`cancel${byAuthor(cancel.author)} at ${clock(cancel.at, now)} covers ${coverText(cancel, runs)}`];
     if (cancel.mark !== null) words.push(`and nothing accepted after #${cancel.mark}`);
     return words.join(" ");
 }

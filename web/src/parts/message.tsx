@@ -5,6 +5,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import type { PartBody, RunBody } from "../api/types";
 import { sessionPath } from "../state/route";
 import type { Workspace } from "../state/workspace";
+import { authorName, byAuthor } from "../view/author_text";
 import type { Conversation, ConversationEntry } from "../view/conversation";
 import { useFold } from "./folds";
 import { duration, oneLine, plural } from "./format";
@@ -52,9 +53,11 @@ export class Message extends Component<MessageProps> {
 
 function Prompt({ workspace, entry }: MessageProps) {
     const { body } = entry;
+    const author = authorName(workspace.view.run(body.run_id)?.author);
     const isPlain = body.parts.some(({ type }) => type === "text" || type === "file" || type === "image_url");
     return (
-        <article class={isPlain ? "user-message" : "user-note"} aria-label="Prompt">
+        <article class={isPlain ? "user-message" : "user-note"} aria-label={`Prompt${author && ` of ${author}`}`}>
+            {author && <div class="quiet">{author}</div>}
             {body.parts.map((part, index) => (
                 <PromptPart key={index} part={part} messageId={body.id} workspaceId={workspace.id} />
             ))}
@@ -263,7 +266,8 @@ function Finish({ data, run }: { data: PartBody["data"]; run: RunBody | null }) 
             return null;
         case "canceled":
             const wasQueued = run?.reason === "cancelled_in_queue";
-            return <Note kind="stopped" text={wasQueued ? "Cancelled before it started" : "Cancelled"} />;
+            const by = byAuthor(run?.cancelled_by);
+            return <Note kind="stopped" text={`Cancelled${wasQueued ? " before it started" : ""}${by}`} />;
         case "max_tokens":
             return <Note kind="stopped" text="The answer reached its length limit. Send a prompt to continue." />;
         case "content_filter":

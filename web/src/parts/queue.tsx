@@ -7,6 +7,7 @@ import { announce } from "../state/announcements";
 import { draftOf } from "../state/drafts";
 import { canAct } from "../state/me";
 import type { Workspace } from "../state/workspace";
+import { authorName } from "../view/author_text";
 import { oneLine } from "./format";
 
 /** The acts on a queued prompt: its key, its button, and what it does, in the words of the terminal. */
@@ -112,6 +113,7 @@ export function Queue({ workspace, sessionId }: { workspace: Workspace; sessionI
                     >
                         <span class="queue-number">{index + 1}</span>
                         <span class="queue-text">
+                            {run.author && <span class="tag">{authorName(run.author)}</span>}{" "}
                             {run.folds && <span class="tag">folds into the run</span>}{" "}
                             {oneLine(run.prompt, 300) || "(attachment)"}
                         </span>

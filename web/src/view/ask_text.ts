@@ -1,6 +1,7 @@
 /** The text of approvals and questions, with nothing hidden. A port of `client/view/ask_text.py`. */
 
 import type { PermissionRequest, QuestionBatch, QuestionBody, QuestionResponse } from "../api/types";
+import { byAuthor } from "./author_text";
 import type { Ask } from "./conversation";
 import { visible, visibleLine } from "./visible_text";
 import type { ClosedAsk, WorkspaceView } from "./workspace_view";
@@ -111,6 +112,7 @@ export function closedText(ask: Ask, closed: ClosedAsk): string {
     if (!closed.answer) return `${name}: withdrawn, because the run was stopped`;
     const label = ANSWER_LABELS[closed.answer] ?? visibleLine(closed.answer);
     if (closed.by === BY_RULE) return `${name}: ${label} by a rule or the mode`;
+    if (closed.author) return `${name}: ${label}${byAuthor(closed.author)}`;
     const client = closed.by
         ? `another client (${visibleLine(closed.by.slice(0, CLIENT_ID_CHARS))})`
         : "another client";

@@ -305,6 +305,14 @@ export class Conversation {
         }
     }
 
+    touchRun(runId: string, changes: ViewChanges): void {
+        for (const entry of this.entries.values()) {
+            if (entry.body.run_id !== runId) continue;
+            entry.version++;
+            changes.messages.add(entry.body.id);
+        }
+    }
+
     private hasOpenCalls(entry: ConversationEntry): boolean {
         return entry.body.parts.some((part) => part.type === "tool_call" && !this.resultOf(entry, callId(part)));
     }

@@ -25,15 +25,17 @@ export interface CancelMark {
     at: number;
     mark: number | null;
     runId: string;
+    /** The user who cancelled. Empty: the owner. */
+    author: string;
 }
 
 /** Return the cancels in the traces of these Runs, by time. */
 export function cancelMarks(runs: Iterable<LaneRunBody>): CancelMark[] {
     const marks: CancelMark[] = [];
     for (const { run_id: runId, trace } of runs) {
-        for (const { kind, at, mark } of trace) {
-            if (kind === "cancel") marks.push({ at, mark: mark ?? null, runId });
-            else if (kind === "cancel_run") marks.push({ at, mark: null, runId });
+        for (const { kind, at, mark, author = "" } of trace) {
+            if (kind === "cancel") marks.push({ at, mark: mark ?? null, runId, author });
+            else if (kind === "cancel_run") marks.push({ at, mark: null, runId, author });
         }
     }
     return marks.sort((a, b) => a.at - b.at);
@@ -160,6 +162,7 @@ const OPTIONAL = [
     "folded_into",
     "parent_run_id",
     "message_id",
+    "author",
 ] as const satisfies (keyof RunBody)[];
 
 /** Return the Run of an event, with the parts that only a page has from before. */

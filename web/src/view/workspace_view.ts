@@ -44,9 +44,11 @@ export interface ClosedAsk {
     answer: string;
     /** The client that answered. */
     by: string;
+    /** The user who answered. Empty: the owner, or none. */
+    author: string;
 }
 
-const WITHDRAWN: ClosedAsk = { answer: "", by: "" };
+const WITHDRAWN: ClosedAsk = { answer: "", by: "", author: "" };
 
 /** The sessions of a workspace, their Runs, the pending Asks and the open conversations. */
 export class WorkspaceView {
@@ -210,10 +212,15 @@ export class WorkspaceView {
             changes.moved = isQueued && before.queue_order !== run.queue_order;
             // Runs that waited to be folded into it now wait to start. No event reports that.
             changes.moved ||= run.state === "ended" && this.queue(run.session_id).some((other) => other.folds);
+        } else if (run?.state === "queued") {
+            // Queued Runs that it has overtaken now have other numbers. No event reports that, either.
+            const others = this.queue(run.session_id).filter((other) => other.run_id !== run.run_id);
+            changes.moved = others.some((other) => other.queue_order >= run.queue_order);
         }
         for (const conversation of this.conversations.values()) {
             conversation.advanceRun(body.run_id, position, changes);
             if (!run || run.state === "ended") conversation.touchOpenCalls(body.run_id, changes);
+            if (run && !hasUsersOf(run, before)) conversation.touchRun(run.run_id, changes);
             if (run?.parent_run_id) conversation.touchOpenCalls(run.parent_run_id, changes);
         }
     }
@@ -397,6 +404,11 @@ function store<T>(known: Map<string, Latest<T>>, key: string, body: T | null, at
     return true;
 }
 
+/** Whether two states of a Run name the same users, who are drawn with its messages. */
+function hasUsersOf(run: RunBody, before: RunBody | null): boolean {
+    return run.author === before?.author && run.cancelled_by === before?.cancelled_by;
+}
+
 function keepNewest(known: Map<string, unknown> | Set<string>, itemsMax: number): void {
     for (const key of known.keys()) {
         if (known.size <= itemsMax) return;
@@ -413,8 +425,9 @@ function closedAsk(payload: {
     answer?: string;
     answered?: boolean;
     answered_by?: string;
+    author?: string;
 }): ClosedAsk {
     if (payload.withdrawn) return WITHDRAWN;
     const answer = payload.answer || (payload.answered ? "answered" : "cancelled");
-    return { answer, by: payload.answered_by ?? "" };
+    return { answer, by: payload.answered_by ?? "", author: payload.author ?? "" };
 }

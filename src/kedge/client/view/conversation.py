@@ -228,6 +228,12 @@ class Conversation:
                 entry.version += 1
                 changes.messages.add(message_id)
 
+    def touch_run(self, run_id: str, changes: ViewChanges) -> None:
+        for entry in self.entries.values():
+            if entry.body.run_id == run_id:
+                entry.version += 1
+                changes.messages.add(entry.body.id)
+
     def _has_open_calls(self, entry: ConversationEntry) -> bool:
         calls = (part.data["id"] for part in entry.body.parts if part.type == "tool_call")
         return any(self.result_of(entry, call_id) is None for call_id in calls)

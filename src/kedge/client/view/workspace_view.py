@@ -48,6 +48,8 @@ class ClosedAsk(Struct, frozen=True):
     answer: str
     #: The client that answered.
     by: str
+    #: The user who answered. Empty: the owner, or none.
+    author: str = ""
 
 
 class WorkspaceView:
@@ -176,10 +178,16 @@ class WorkspaceView:
             changes.moved = before.state == run.state == "queued" and before.queue_order != run.queue_order
             # Runs that waited to be folded into it now wait to start. No event reports that.
             changes.moved |= run.state == "ended" and any(other.folds for other in self.queue(run.session_id))
+        elif run is not None and run.state == "queued":
+            # Queued Runs that it has overtaken now have other numbers. No event reports that, either.
+            queue = self.queue(run.session_id)
+            changes.moved = any(other.queue_order >= run.queue_order for other in queue if other.run_id != run_id)
         for conversation in self.conversations.values():
             conversation.advance_run(run_id, position, changes)
             if run is None or run.state == "ended":
                 conversation.touch_open_calls(run_id, changes)
+            if run is not None and _users(run) != _users(before):
+                conversation.touch_run(run_id, changes)
             if run is not None and run.parent_run_id:
                 conversation.touch_open_calls(run.parent_run_id, changes)
 
@@ -334,6 +342,11 @@ class WorkspaceView:
         return any(ask.run_id == run_id and ask.tool_call_id == call_id for ask in self._asks.values())
 
 
+def _users(run: m.RunBody | None) -> tuple[str, str]:
+    """Return the author and the user who cancelled: they are drawn with the messages of the Run."""
+    return (run.author or "", run.cancelled_by or "") if run is not None else ("", "")
+
+
 def _keep_newest(known: dict[str, Any], items_max: int) -> None:
     while len(known) > items_max:
         del known[next(iter(known))]
@@ -343,4 +356,4 @@ def _closed(payload: dict[str, Any]) -> ClosedAsk:
     if payload.get("withdrawn"):
         return ClosedAsk("", "")
     answer = payload.get("answer") or ("answered" if payload.get("answered") else "cancelled")
-    return ClosedAsk(str(answer), str(payload.get("answered_by") or ""))
+    return ClosedAsk(str(answer), str(payload.get("answered_by") or ""), str(payload.get("author") or ""))

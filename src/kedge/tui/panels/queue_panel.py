@@ -10,6 +10,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from kedge.client.safe_text import one_line
+from kedge.client.view.author_text import author_name
 from kedge.tui.key_bindings import QUEUE_KEYS
 from kedge.wire import models as m
 
@@ -77,4 +78,5 @@ class QueuePanel(OptionList):
 
 
 def _line(run: m.RunBody) -> str:
-    return f"{'folds into the run: ' if run.folds else ''}{one_line(run.prompt, 300)}"
+    author = f"{name}: " if (name := author_name(run.author)) else ""
+    return f"{author}{'folds into the run: ' if run.folds else ''}{one_line(run.prompt, 300)}"

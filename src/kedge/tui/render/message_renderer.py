@@ -9,6 +9,7 @@ import msgspec
 from textual.strip import Strip
 
 from kedge.client.safe_text import one_line
+from kedge.client.view.author_text import author_name, by_author
 from kedge.client.view.conversation import Conversation, ConversationEntry
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.reversal import Reversal, reversal_lines
@@ -29,6 +30,7 @@ class MessageRenderer:
     def __init__(self, view: WorkspaceView, renderer: Renderer, width: int, folds: FoldState | None = None) -> None:
         self.renderer, self.width = renderer, width
         self.folds = folds or FoldState()
+        self._view = view
         self._cards = ToolCards(view, renderer, width, self.folds)
         #: Number of rendered messages, as a measure of work.
         self.drawn_messages = 0
@@ -48,6 +50,9 @@ class MessageRenderer:
     # --- the user -----------------------------------------------------------------------------------------------------
 
     def _prompt(self, body: m.MessageBody) -> Iterator[RenderedLine]:
+        run = self._view.run(body.run_id)
+        if run is not None and (author := author_name(run.author)):
+            yield RenderedLine(self.renderer.line(self.width, ("▌ ", "k.accent"), (author, "k.muted")))
         for part in body.parts:
             match part.type:
                 case "text":
@@ -150,8 +155,10 @@ class MessageRenderer:
             case "end_turn" | "tool_use":
                 return
             case "canceled":
+                run = self._view.run(entry.body.run_id)
+                cancelled = f"cancelled{by_author(run.cancelled_by) if run is not None else ''}"
                 prompt = _distant_prompt(entry, conversation)
-                yield from self._cards.note("■", "k.warn", f"cancelled: {prompt}" if prompt else "cancelled")
+                yield from self._cards.note("■", "k.warn", f"{cancelled}: {prompt}" if prompt else cancelled)
             case "error" if details and message != "interrupted":
                 yield from self._cards.note("✗", "k.bad", f"failed: {details}")
                 yield from self._cards.note(
