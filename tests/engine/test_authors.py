@@ -11,6 +11,7 @@ from kedge.core.commands import WhenBusy
 from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.errors import QueueFull, RunIdReused, TooManyRuns
 from kedge.testing.scripted import Call, Hold, ScriptedModel
+from kedge.tools.agent import AgentTool
 from tests.engine.rig import ActingTool, OutageStore, Rig, do, kill, rig, start
 
 
@@ -150,10 +151,23 @@ async def test_actions_of_users_are_audited(tmp_path: Path) -> None:
         ]
 
 
+async def test_child_runs_have_the_author_of_their_parent(tmp_path: Path) -> None:
+    """They are not audited and not counted: the agent submits and cancels them."""
+    agent = Call("agent", {"prompt": "look", "description": "look"})
+    model, server = ScriptedModel([agent], [Hold("never")]), {"live_runs_per_user_max": 1}
+    async with rig(tmp_path, model, tools=(AgentTool(),), has_users=lambda: True, server=server) as r:
+        await submit(r, "ann", "a")
+        await r.model.wait_requests(2)
+        await r.engine.cancel(r.workspace, r.session, "bob")
+        await r.end("a")
+        runs = r.store.data.runs.values()
+        assert [(run.author, run.outcome) for run in runs] == [("ann", "cancelled"), ("ann", "cancelled")]
+        assert audited(r) == [("ann", "submit", "a", "queue"), ("bob", "cancel", "", "")]
+
+
 @pytest.mark.parametrize("has_users", [False, True])
 async def test_owner_is_audited_if_there_are_users(tmp_path: Path, has_users: bool) -> None:
-    model = ScriptedModel([Call("agent", {"prompt": "look"})], "found", "done", [Hold("never")])
-    async with rig(tmp_path, model, has_users=lambda: has_users) as r:
+    async with rig(tmp_path, ScriptedModel("done", [Hold("never")]), has_users=lambda: has_users) as r:
         await r.end(await submit(r, "", "a"))
         await submit(r, "", "b")
         await r.engine.cancel(r.workspace, r.session)

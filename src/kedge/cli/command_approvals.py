@@ -15,6 +15,7 @@ from kedge.cli.terminal import folded, size
 from kedge.cli.workspace_lookup import by_prefix, opened
 from kedge.client.safe_text import visible_line
 from kedge.client.view.ask_text import approval_lines, question_lines, response_to
+from kedge.client.view.author_text import by_author
 from kedge.core.approvals import Answer
 from kedge.core.untrusted_text import visible
 from kedge.errors import Conflict
@@ -93,7 +94,7 @@ def list_(as_json: bool, cwd: str, host: str | None) -> int:
 def _echo_grants(grants: Iterable[GrantBody]) -> None:
     for grant in grants:
         scope = f"in session {grant.session_id}" if grant.session_id else "always"
-        click.echo(f"{grant.id}  allowed {scope}: {visible(grant.rule, keep='')}")
+        click.echo(f"{grant.id}  allowed {scope}{by_author(grant.author)}: {visible(grant.rule, keep='')}")
 
 
 def _echo(lines: Iterable[str]) -> None:

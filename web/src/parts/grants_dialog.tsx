@@ -7,6 +7,7 @@ import { RequestError } from "../api/http";
 import type { GrantBody } from "../api/types";
 import { retry } from "../state/in_order";
 import type { Workspace } from "../state/workspace";
+import { byAuthor } from "../view/author_text";
 import { visible } from "../view/visible_text";
 import { Dialog } from "./dialogs";
 import { ago, oneLine } from "./format";
@@ -77,7 +78,8 @@ export function GrantsDialog({ workspace, sessionId }: { workspace: Workspace; s
                                     revoked.has(grant.id) ? "revoked" : "",
                                     scope(grant.session_id),
                                     ago(grant.created_at),
-                                    grant.given_by === clientId ? "by this client" : "",
+                                    byAuthor(grant.author).trim() ||
+                                        (grant.given_by === clientId ? "by this client" : ""),
                                 ]
                                     .filter(Boolean)
                                     .join(" · ")}

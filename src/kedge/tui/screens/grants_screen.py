@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 
 from kedge.client.safe_text import one_line, visible_line
 from kedge.client.view.ask_text import CLIENT_ID_CHARS
+from kedge.client.view.author_text import by_author
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.untrusted_text import visible
 from kedge.errors import KedgeError, NotFound
@@ -111,7 +112,7 @@ class GrantsScreen(ModalScreen[None]):
             "revoked" if is_revoked else "",
             self._scope(grant.session_id),
             when if when == "now" or "-" in when else f"{when} ago",
-            self._client(grant.given_by),
+            by_author(grant.author).strip() or self._client(grant.given_by),
         ]
         rule = (visible(grant.rule, keep=""), "strike" if is_revoked else "bold")
         return Content.assemble(rule, f"\n  {' · '.join(filter(None, details))}")
