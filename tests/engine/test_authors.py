@@ -75,7 +75,7 @@ async def test_named_user_has_a_number_of_live_runs(tmp_path: Path) -> None:
         assert (await submit(r, "ann", "c")).author == "ann"
         with pytest.raises(TooManyRuns, match="User ann may have 2 active and queued runs on this server"):
             await submit(r, "ann", "d", session=others[0].id)
-        assert (await submit(r, "ann", "c")).run_id == "c"
+        assert [(await submit(r, "ann", run_id)).run_id for run_id in ("c", "a")] == ["c", "a"], "repeated"
         for number in range(3):
             await submit(r, "", f"d{number}")
 
@@ -154,15 +154,16 @@ async def test_actions_of_users_are_audited(tmp_path: Path) -> None:
 async def test_child_runs_have_the_author_of_their_parent(tmp_path: Path) -> None:
     """They are not audited and not counted: the agent submits and cancels them."""
     agent = Call("agent", {"prompt": "look", "description": "look"})
-    model, server = ScriptedModel([agent], [Hold("never")]), {"live_runs_per_user_max": 1}
+    model, server = ScriptedModel([agent], [Hold("never")]), {"live_runs_per_user_max": 2}
     async with rig(tmp_path, model, tools=(AgentTool(),), has_users=lambda: True, server=server) as r:
         await submit(r, "ann", "a")
         await r.model.wait_requests(2)
+        await submit(r, "ann", "b")
         await r.engine.cancel(r.workspace, r.session, "bob")
         await r.end("a")
         runs = r.store.data.runs.values()
-        assert [(run.author, run.outcome) for run in runs] == [("ann", "cancelled"), ("ann", "cancelled")]
-        assert audited(r) == [("ann", "submit", "a", "queue"), ("bob", "cancel", "", "")]
+        assert [(run.author, run.outcome) for run in runs] == [("ann", "cancelled")] * 3
+        assert audited(r) == [("ann", "submit", run_id, "queue") for run_id in "ab"] + [("bob", "cancel", "", "")]
 
 
 @pytest.mark.parametrize("has_users", [False, True])

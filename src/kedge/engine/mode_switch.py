@@ -46,10 +46,8 @@ class ModeSwitch:
         async def plan(tx: Append) -> None:
             if tx.session.parent_run_id:
                 raise Conflict(f"Session {session_id} is that of an agent, which has the mode of its parent.")
-            switched = tx.session.with_mode(mode)
-            if switched != tx.session:
-                tx.record("mode", author, detail=f"{tx.session.mode} to {mode}")
-            tx.session = switched
+            tx.record("mode", author, detail=f"{tx.session.mode} to {mode}")  # not written if nothing changes
+            tx.session = tx.session.with_mode(mode)
 
         with self._workspaces.in_use(workspace):
             await self.check(workspace, mode)
