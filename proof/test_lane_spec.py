@@ -60,6 +60,7 @@ CI_SCOPES = (
 LONG_SCOPES = (
     Bounds(3, 1, 1, moves=2, clears=1, late_folds=2),
     Bounds(4, 1, 1),
+    Bounds(5, 0, 0, steps=0, authors=2),
     Bounds(4, 2, 1, run_cancels=2, moves=1, clears=1),
 )
 

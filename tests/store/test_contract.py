@@ -47,6 +47,7 @@ VALUES: dict[str, Any] = {
     "folds": True,
     "into": "r0",
     "before": None,
+    "author": "ann",
     "folded_into": "r0",
     "outcome": "cancelled",
     "reason": "timeout",
