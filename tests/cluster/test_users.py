@@ -40,11 +40,12 @@ async def test_users_of_one_node_work_at_the_other(nodes: Nodes, endpoint: Endpo
     async with nodes.peer(first, directory) as at_a:
         session = await at_a.session()
         eve, bob = [await added(nodes, first, name, "collaborator") for name in ("eve", "bob")]
-        for token in (eve, bob):  # at once, also the second within a second
+        for name, token in (("eve", eve), ("bob", bob)):  # at once, also the second within a second
             async with open_http(second.url, token) as http:
                 at_b = Peer(http, directory, workspace=at_a.workspace)  # forwarded to a
                 run = await at_b.submit(session, "script: say hello")
                 assert (await at_b.wait(run["run_id"]))["text"] == "hello"
+                assert (await at_a.run(run["run_id"]))["author"] == name
                 assert [one["id"] for one in await at_b.call("GET", "/workspaces")] == [at_a.workspace]
                 assert (await http.get("/v1/users")).status_code == 403
         watching = await added(nodes, second, "wall", "spectator")

@@ -28,7 +28,7 @@ async def queue_of(r: Rig) -> list[tuple[str, str]]:
 
 
 def audited(r: Rig) -> list[tuple[str, str, str, str]]:
-    return [(entry.author, entry.action, entry.run_id, entry.detail) for entry in r.store.data.audit]
+    return [(entry.author, entry.action, entry.run_id, entry.detail) for entry in r.store.data.audit.values()]
 
 
 async def test_turns_survive_a_crash(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ import httpx2
 import pytest
 import uvicorn
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 from kedge.cli.command_runs import runs
-from kedge.server.auth import Asker, Gate, Headers
+from kedge.server.auth import Gate
 from kedge.server.http_server import HttpServer
+from kedge.server.known_users import KnownUsers
 from kedge.server.protocol import HttpProtocol
 from kedge.server.routes import make_app
+from kedge.server.system import SystemClock
 from kedge.testing.scripted import Call, Hold, ScriptedModel
 from kedge.tools.question import QuestionTool
 from tests.engine.rig import ActingTool, Rig, do, rig
@@ -28,22 +29,19 @@ from tests.engine.test_undo import writes
 TOKEN = "a-token-of-16-characters"
 
 
-class NamingGate(Gate):
-    """Takes the user from a header. To be replaced by tokens of users."""
-
-    def check(self, headers: Headers, **options: Any) -> Asker:
-        user = next((value.decode() for name, value in headers if name == b"x-test-user"), "")
-        return replace(super().check(headers, **options), user=user)
-
-
 class Api:
-    def __init__(self, http: httpx2.AsyncClient, r: Rig, host: str) -> None:
+    def __init__(self, http: httpx2.AsyncClient, r: Rig, host: str, users: KnownUsers) -> None:
         self._http, self.rig, self.host = http, r, host
+        self._users = users
+        #: The owner has no name.
+        self._tokens = {"": TOKEN}
         self.session = f"sessions/{r.session}"
 
     async def call(self, user: str, method: str, path: str, body: object = None) -> Any:
         url = f"/v1/workspaces/{self.rig.workspace.id}/{path}"
-        headers = {"authorization": f"Bearer {TOKEN}"} | ({"x-test-user": user} if user else {})
+        if user not in self._tokens:
+            _, self._tokens[user] = await self._users.add(user, "collaborator", "")
+        headers = {"authorization": f"Bearer {self._tokens[user]}"}
         reply = await self._http.request(method, url, json=body, headers=headers)
         assert reply.status_code in (200, 202), reply.text
         return reply.json()
@@ -53,13 +51,15 @@ class Api:
         return await self.call(user, "POST", "agent", body)
 
     def actions(self) -> list[tuple[str, str]]:
-        return [(entry.author, entry.action) for entry in self.rig.store.data.audit]
+        entries = self.rig.store.data.audit.values()
+        return [(entry.author, entry.action) for entry in entries if entry.action != "add_user"]
 
 
 @asynccontextmanager
 async def serving(directory: Path, model: ScriptedModel, **options: Any) -> AsyncIterator[Api]:
     async with rig(directory, model, **options) as r:
-        app = make_app(r.engine, NamingGate(TOKEN), "data", lambda: None)
+        users = KnownUsers(r.store.users, SystemClock().now_ms)
+        app = make_app(r.engine, Gate(TOKEN, users=users), "data", lambda: None)
         server = HttpServer(uvicorn.Config(app, http=HttpProtocol, ws="none", lifespan="off", log_config=None))
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
@@ -68,7 +68,7 @@ async def serving(directory: Path, model: ScriptedModel, **options: Any) -> Asyn
             try:
                 address = f"127.0.0.1:{sock.getsockname()[1]}"
                 async with httpx2.AsyncClient(base_url=f"http://{address}") as http:
-                    yield Api(http, r, f"tcp://{address}")
+                    yield Api(http, r, f"tcp://{address}", users)
             finally:
                 server.should_exit = True
                 await task

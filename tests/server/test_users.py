@@ -109,6 +109,21 @@ async def test_collaborator_works_and_spectator_watches(server: Server, peer: Pe
         assert len(await spectator.runs(session)) == 1
 
 
+async def test_audit_has_actions_of_users_and_the_owner(server: Server, peer: Peer) -> None:
+    name, token = await added(peer.http, "collaborator")
+    session = await peer.session()
+    async with open_http(server.url, token) as http:
+        worker = Peer(http, peer.directory, workspace=peer.workspace)
+        await worker.call("POST", f"{peer.at}/agent/sessions/{session}/shell", {"command": "false"})
+        run_id = (await worker.submit(session, f"script: hold {name} | say hello"))["run_id"]
+    await peer.call("POST", f"{peer.at}/agent/sessions/{session}/cancel")
+    ended = await peer.wait(run_id)
+    assert (ended["outcome"], ended["author"]) == ("cancelled", name)
+    entries = (await peer.http.get("/v1/audit", params={"workspace_id": peer.workspace})).json()["entries"]
+    shown = [(one["author"], one["action"], one["run_id"], one["detail"]) for one in entries]
+    assert shown == [("", "cancel", "", ""), (name, "submit", run_id, "fold"), (name, "shell", "", "exit code 1")]
+
+
 async def test_user_with_the_role_owner_manages_others(server: Server, peer: Peer) -> None:
     name, token = await added(peer.http, "owner")
     async with open_http(server.url, token) as http:

@@ -37,7 +37,7 @@ class UserCommands:
         self._running: dict[asyncio.Task[Any], None] = {}
         self._closing = False
 
-    async def run(self, workspace: Workspace, session_id: str, command: str) -> CommandResult:
+    async def run(self, workspace: Workspace, session_id: str, command: str, author: str = "") -> CommandResult:
         """Run a command without approval: the user typed it. It ends with its request, or with the server.
 
         The transcript has it in any case, with the output that it had printed."""
@@ -61,6 +61,7 @@ class UserCommands:
             async def plan(tx: Append) -> None:
                 part = ShellCommand(command, result.output, result.exit_code)
                 tx.put_message("created", Message(tx.new_id("m"), session_id, "user", (part,), tx.now, tx.now))
+                tx.record("shell", author, detail=f"exit code {result.exit_code}")
 
             await self._door.write(state, plan)
             if _is_cancelled():

@@ -39,8 +39,6 @@ class Asker(Struct, frozen=True):
     user: str = ""
     #: The node of the cluster that has checked the request and forwards it; empty: the request comes from a client.
     node: str = ""
-    #: The name of the user whose token came with the request. Empty: the owner, or a browser.
-    user: str = ""
 
 
 OWNER = Asker()

@@ -96,7 +96,8 @@ class AgentRoutes:
         if len(command.encode("utf-8", "replace")) > COMMAND_BYTES_MAX:
             raise TooLarge(f"The command has more than {COMMAND_BYTES_MAX} bytes; put it into a script.")
         check_text(command, "command")
-        done = await request.while_connected(self._engine.user_commands.run(workspace, request.path["sid"], command))
+        running = self._engine.user_commands.run(workspace, request.path["sid"], command, request.asker.user)
+        done = await request.while_connected(running)
         return m.ShellReply(exit_code=done.exit_code, output=done.output)
 
     async def runs(self, request: HttpRequest) -> Iterator[m.RunBody]:

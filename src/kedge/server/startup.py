@@ -114,6 +114,7 @@ async def _serve(
     guarded = (paths.config_file(), paths.data_dir(), paths.runtime_dir())
     machine = WardenMachine(Warden(), _own_files(hosts))
     store, member = open_store(store_url, node)
+    users = KnownUsers(store.users, clock.now_ms, is_shared=member is not None)
 
     engine = make_engine(
         store,
@@ -128,11 +129,11 @@ async def _serve(
         make_source=lambda path, strict: WorkspaceConfig(user, path, trust, strict=strict),
         make_extensions=partial(_extensions, machine, trust, guarded, hook_errors),
         placement=member.placement if member else None,
+        has_users=lambda: users.has_any,
     )
     token = make_token()
     browsers = Browsers(paths.data_dir() / BROWSERS_FILE)
     names = [socket.gethostname().lower()] if allow_remote else []
-    users = KnownUsers(store.users, clock.now_ms, is_shared=member is not None)
     gate = Gate(token, names, remote=allow_remote, browsers=browsers, users=users)
     cluster = member.join(engine, machine, gate) if member else None
     stopping = asyncio.Event()

@@ -43,8 +43,10 @@ def wrapped(spec: ProcessSpec) -> tuple[str, ...]:
     steps += [(path, 4, _cover(path)) for path in sockets]
     steps += [(path, 5, ("--remount-ro", path)) for path in filter(os.path.isdir, spec.hidden)]
     # Without a network no raw sockets either, although they would reach the loopback device only.
-    kept = [name for name in _CAPABILITIES if spec.network or name != "CAP_NET_RAW"] if os.geteuid() == 0 else []
-    added = [word for name in kept for word in ("--cap-add", name)]
+    capabilities = (
+        [name for name in _CAPABILITIES if spec.network or name != "CAP_NET_RAW"] if os.geteuid() == 0 else []
+    )
+    added = [word for name in capabilities for word in ("--cap-add", name)]
     head = ("--ro-bind", "/", "/", "--dev", "/dev", "--cap-drop", "ALL", *added)
     if spec.scratch:
         steps.append((spec.scratch, 6, ("--tmpfs", spec.scratch)))
