@@ -13,7 +13,7 @@ from tests.client.process import WAIT_S, Home
 #: Commands that are not tried: they need a terminal, serve until they are ended, start a Run, or change the files.
 NOT_TRIED = {("tui",), ("serve",), ("mcp", "serve"), ("init",), ("mcp", "add")}
 #: Further arguments of commands that would fail before they read anything.
-FURTHER = {("run",): ("hello",), ("web", "revoke"): ("--all",)}
+FURTHER = {("run",): ("hello",), ("web", "revoke"): ("--all",), ("users", "add"): ("--role", "spectator")}
 
 
 def registered(command: click.Command, *words: str) -> Iterator[tuple[str, ...]]:

@@ -71,18 +71,20 @@ def serve(
     roots: tuple[str, ...] = (),
     lease_s: float = 0.0,
 ) -> int:
-    """Run a server until it is stopped, and return the exit code."""
+    """Run a server until it is stopped, and return the exit code. Without a Unix socket in `hosts`, it also listens on
+    the user's own, where commands on this machine find it."""
     sys.setswitchinterval(SWITCH_S)
     if data_dir:
         os.environ["KEDGE_DATA_DIR"] = str(Path(data_dir).absolute())
     start_log()
     build_struct_types()  # before the first thread that decodes
     options = NodeOptions(node, node_url, roots, lease_s)
+    own = [] if any(host.startswith("unix:") for host in hosts or ()) else [paths.default_host()]
     try:
         while True:
             try:
                 with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                    runner.run(_serve(hosts or [paths.default_host()], store, allow_remote, exit_when_idle, options))
+                    runner.run(_serve([*(hosts or ()), *own], store, allow_remote, exit_when_idle, options))
                 return 0
             except StoreUnavailable as error:
                 if RESTARTED not in os.environ:
