@@ -103,11 +103,14 @@ class Draft:
     def text(self) -> str:
         return "".join("".join(part.all) for part in self._parts if part.kind == "text")
 
-    def add(self, kind: DraftKind, text: str, signature: str = "") -> None:
+    def add(self, kind: DraftKind, text: str, signature: str = "", part_index: int | None = None) -> None:
+        """Add text to the last part, or to a new one. `part_index`: where another node has added it."""
         if self.closed:
             return
         text = without_surrogates(text)
-        if not self._parts or self._parts[-1].kind != kind or self._parts[-1].signature:
+        last = self._parts[-1] if self._parts else None
+        is_new = last is None or last.kind != kind or last.signature
+        if is_new or (part_index is not None and part_index >= len(self._parts)):
             self._parts.append(_DraftPart(kind))
         part = self._parts[-1]
         part.signature = signature

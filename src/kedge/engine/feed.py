@@ -32,13 +32,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 from weakref import WeakValueDictionary
 
-from kedge.core.records import Record, RecordKind, Records, SessionRecord, SessionView, WorkspaceRecord
+from kedge.core.records import WorkspaceRecord
 from kedge.engine.draft import Draft
+from kedge.engine.log_frames import LogFrames, SessionViews
 from kedge.engine.ports import Clock, Encoder
-from kedge.store.base import LogEntry, Store
+from kedge.store.base import Store
 
 #: Frames kept for readers that lag: seconds of a busy stream. A single larger frame is also kept. Bytes.
 RING_BYTES_MAX = 1024 * 1024
@@ -74,17 +75,13 @@ class Frame:
     draft: Draft | None = None
 
 
-class SessionViews(Protocol):
-    def view(self, session: SessionRecord) -> SessionView: ...
-
-
 class Feed:
     def __init__(
         self, workspace: WorkspaceRecord, head: int, store: Store, encoder: Encoder, clock: Clock, views: SessionViews
     ) -> None:
         self.workspace_id = workspace.id
         self._base = workspace.base
-        self.store = store
+        self.log = LogFrames(workspace.id, store, encoder, views)
         self.encoder = encoder
         self.closed = False
         self.ring_bytes_max = RING_BYTES_MAX
@@ -152,6 +149,11 @@ class Feed:
             self._head = last
             self._empty_ring(last)
             self._wake()
+
+    def rejoin(self) -> None:
+        """Let all readers take each streaming message complete: their Deltas may not fit any more."""
+        self._empty_ring(self._head)
+        self._wake()
 
     def stream(self, draft: Draft) -> None:
         self._drafts[draft.id] = draft
@@ -273,7 +275,7 @@ class Feed:
 
     async def reader(self, after: int | None, session_id: str | None, *, deltas: bool) -> Reader:
         """Return a reader from this Position on; 0: from the start; None: from now."""
-        floor, head = await self.store.bounds(self.workspace_id)
+        floor, head = await self.log.bounds()
         gap = b""
         if after is None:
             after = head
@@ -351,25 +353,6 @@ class Feed:
         if held is None or held.obj != data:
             held = self._shared[key] = memoryview(data)
         return held
-
-    async def encode_entry(self, entry: LogEntry) -> bytes:
-        """Return a log entry as a frame, with its record as it is now."""
-        named = self.encoder.record_of(entry.event)
-        record = await self._record(*named) if named else None
-        records: Records = {named[0]: {named[1]: record}} if named and record else {}
-        return self.encoder.encode(entry.position, entry.session_id, entry.event, records)
-
-    async def _record(self, kind: RecordKind, record_id: str) -> Record | None:
-        match kind:
-            case "session":
-                session = await self.store.session(self.workspace_id, record_id)
-                return self.view(session) if session else None
-            case "run":
-                return await self.store.run(self.workspace_id, record_id)
-            case "message":
-                return await self.store.message(self.workspace_id, record_id)
-            case "ask":
-                return await self.store.ask(self.workspace_id, record_id)
 
 
 class Reader:
@@ -484,7 +467,7 @@ class Reader:
     async def _read_log(self) -> None:
         feed = self.feed
         size = used = 0
-        entries = await feed.store.read(feed.workspace_id, self.position, self._page_entries)
+        entries = await feed.log.entries(self.position, self._page_entries)
         if not entries or entries[0].position > self.position + 1:  # trimmed meanwhile
             self.position = entries[0].position - 1 if entries else feed._floor
             self.hold(feed.encoder.gap("evicted", self.position))
@@ -493,7 +476,7 @@ class Reader:
             if size >= feed.read_bytes_max:
                 break
             if self.session_id in (None, entry.session_id):
-                size += self.hold(feed.shared(entry.position, await feed.encode_entry(entry)))
+                size += self.hold(feed.shared(entry.position, await feed.log.encode(entry)))
             self.position = entry.position
             used += 1
         # Entries that do not fit into a slice are read again: the next page has as many as this slice.

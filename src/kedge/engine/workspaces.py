@@ -18,6 +18,7 @@ from kedge.core.events import Asked
 from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
 from kedge.engine.feed import Feed, Reader
 from kedge.engine.lane_state import LaneState
+from kedge.engine.mirror import Mirror
 from kedge.engine.placement import Placement
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.engine.unserved import Unserved
@@ -155,9 +156,7 @@ class Workspaces:
             return lane
         session = await self._store.session(workspace.id, session_id)
         if session is None:
-            raise SessionNotFound(
-                f"Session {session_id} not found in workspace {workspace.id}. List sessions with: kedge sessions list"
-            )
+            raise session_not_found(workspace.id, session_id)
         workspace.evict_idle_lanes()
         # Another task may have added it while the store was read.
         return workspace.lanes.setdefault(session_id, LaneState(session, workspace.feed))
@@ -233,7 +232,7 @@ class Workspaces:
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
         async with self.opening(path):
             if client_id is not None and client_id in self._retired:
-                raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
+                raise client_retired(client_id)
             now = self._clock.now_ms()
             new_id = self._ids.new("w")
             new = WorkspaceRecord(new_id, path, now, first_position(new_id))
@@ -323,7 +322,7 @@ class Workspaces:
 
     def stream_opened(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
         if client_id in self._retired:
-            raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
+            raise client_retired(client_id)
         workspace.claims = workspace.claims.stream_opened(client_id, stream_id)
         self.sweep()
 
@@ -347,19 +346,21 @@ class Workspaces:
                 if after is None:
                     raise
                 # A client that resumes may have missed the deletion: the log has the ends of its Runs.
-        reader = await workspace.feed.reader(after, session_id, deltas=deltas)
-        try:
-            # After the reader's start, so that no Ask is missed; one put meanwhile may be sent twice.
-            asks = await self._store.asks(workspace.id)
-        except BaseException:
-            reader.close()
-            raise
-        encode = workspace.feed.encoder.encode
-        for ask in asks:
-            if session_id in (None, ask.session_id):
-                data = encode(None, ask.session_id, Asked(ask.run_id, ask.id), {"ask": {ask.id: ask}})
-                reader.hold(workspace.feed.shared(ask.id, data))
-        return reader
+        return await read_feed(workspace.feed, self._store, after, session_id, deltas=deltas)
+
+    async def mirror(self, workspace_id: str) -> Mirror:
+        """Return a feed for the readers of a workspace that another node serves."""
+        known = await self._store.known_workspace(workspace_id)
+        if known is None:
+            raise WorkspaceNotFound(f"Workspace {workspace_id} not found. List them with: kedge workspaces list")
+        _, head = await self._store.bounds(workspace_id)
+        return Mirror(known.record, head, self._store, self._encoder, self._clock)
+
+    async def read_mirror(self, mirror: Mirror, after: int | None, session_id: str | None, *, deltas: bool) -> Reader:
+        workspace_id = mirror.workspace_id
+        if session_id and after is None and await self._store.session(workspace_id, session_id) is None:
+            raise session_not_found(workspace_id, session_id)
+        return await read_feed(mirror, self._store, after, session_id, deltas=deltas)
 
     # --- sweeping ------------------------------------------------------------------------------------------------
 
@@ -416,6 +417,32 @@ class Workspaces:
             self._timer.cancel()
         for workspace in self.all():
             self._close(workspace)
+
+
+async def read_feed(feed: Feed, store: Store, after: int | None, session_id: str | None, *, deltas: bool) -> Reader:
+    """Return a reader that first receives the pending Asks."""
+    reader = await feed.reader(after, session_id, deltas=deltas)
+    try:
+        # After the reader's start, so that no Ask is missed; one put meanwhile may be sent twice.
+        asks = await store.asks(feed.workspace_id)
+    except BaseException:
+        reader.close()
+        raise
+    for ask in asks:
+        if session_id in (None, ask.session_id):
+            data = feed.encoder.encode(None, ask.session_id, Asked(ask.run_id, ask.id), {"ask": {ask.id: ask}})
+            reader.hold(feed.shared(ask.id, data))
+    return reader
+
+
+def session_not_found(workspace_id: str, session_id: str) -> SessionNotFound:
+    return SessionNotFound(
+        f"Session {session_id} not found in workspace {workspace_id}. List sessions with: kedge sessions list"
+    )
+
+
+def client_retired(client_id: str) -> ClientRetired:
+    return ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
 
 
 def _now_ms() -> int:

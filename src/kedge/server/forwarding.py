@@ -12,6 +12,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -23,6 +24,8 @@ from kedge.errors import Invalid, KedgeError, NodeUnreachable, Starting, Unautho
 from kedge.server.asgi import STREAMED, HttpRequest, Streamed, target_of
 from kedge.server.auth import NODE_SCHEME
 from kedge.server.cluster_node import ClusterNode
+from kedge.server.relay import Refused, Relays
+from kedge.server.stream import EventRoutes, EventsQuery
 from kedge.store.leases import NodeInfo
 from kedge.wire.openapi import RouteSpec
 
@@ -34,7 +37,7 @@ SIGNATURE_S = 60
 CONNECT_S_MAX = 3.0
 #: Time for the part of one node in a list of all nodes. Seconds.
 PART_S_MAX = 3.0
-#: Connections to one node: each stream of a client has one. Items.
+#: Connections to one node: each workspace with readers here has one. Items.
 CONNECTIONS_MAX = 2_000
 SECRET_CHARS_MIN = 32
 #: Headers of a client that its request keeps.
@@ -97,10 +100,18 @@ class Forwarder:
         self._connect = connect or _transport
         self._now_s = now_s
         self._clients: dict[str, httpx2.AsyncClient] = {}
+        #: The streams of workspaces that other nodes serve.
+        self.relays: Relays | None = None
 
     async def close(self) -> None:
+        if self.relays is not None:
+            await self.relays.close()
         for client in self._clients.values():
             await client.aclose()
+
+    def relay_streams(self, events: EventRoutes) -> None:
+        """Let the readers of this node share one stream per workspace."""
+        self.relays = Relays(self._engine, events, self)
 
     def verify(self, header: str, method: str, target: str) -> tuple[str, str]:
         if self._secret is None:
@@ -118,13 +129,16 @@ class Forwarder:
         return await self.node.by_name(name)
 
     async def forward(self, request: HttpRequest, node: NodeInfo, body: bytes) -> Streamed:
-        """Send a request to its node, and its reply to the client."""
+        """Send a request to its node, and its reply to the client. Readers share one stream."""
+        if self.relays is not None and isinstance(request.query, EventsQuery):
+            with suppress(Refused):  # the client receives the refusal itself
+                return await self.relays.stream(request, node)
         scope = request.scope
         headers = [(name, value) for name, value in request.headers if name in _KEPT]
         sending = self._send(node, request.asker.user, scope["method"], target_of(scope), headers, body)
         response = await request.while_connected(sending)
         try:
-            await request.while_connected(self._unless_dead(node, _pass_on(request, response)))
+            await request.while_connected(self.unless_dead(node, _pass_on(request, response)))
         except (httpx2.TransportError, NodeUnreachable) as error:
             # The status has been sent: the only way left to report an error is to drop the connection.
             log.warning("a reply of node %s was cut off: %s", node.name, error)
@@ -148,22 +162,27 @@ class Forwarder:
     async def _part(self, node: NodeInfo, user: str, method: str, target: str) -> list[dict[str, Any]]:
         try:
             async with asyncio.timeout(PART_S_MAX):
-                part = msgspec.json.decode(await self._fetch(node, user, method, target))
+                part = msgspec.json.decode(await self.fetch(node, method, target, user=user))
         except (KedgeError, httpx2.TransportError, TimeoutError, msgspec.DecodeError) as error:
             log.warning("node %s did not answer %s %s: %s", node.name, method, target, str(error) or "no answer")
             return []
         return part if isinstance(part, list) else []
 
-    async def _fetch(self, node: NodeInfo, user: str, method: str, target: str) -> bytes:
+    async def open(self, node: NodeInfo, target: str) -> httpx2.Response:
+        """Return the reply of a node to a GET, before its body."""
+        return await self._send(node, "", "GET", target, [], b"")
+
+    async def fetch(self, node: NodeInfo, method: str, target: str, body: bytes = b"", user: str = "") -> bytes:
         """Return the body of a node's reply. NodeUnreachable if it has another status than 200."""
-        response = await self._send(node, user, method, target, [], b"")
+        headers = [(b"content-type", b"application/json")] if body else []
+        response = await self._send(node, user, method, target, headers, body)
         try:
-            body = await self._unless_dead(node, response.aread())
+            reply = await self.unless_dead(node, response.aread())
         finally:
             await response.aclose()
         if response.status_code != 200:
             raise NodeUnreachable(f"Node {node.name} answered {method} {target} with status {response.status_code}.")
-        return bytes(body)
+        return bytes(reply)
 
     async def _send(
         self, node: NodeInfo, user: str, method: str, target: str, headers: list[tuple[bytes, bytes]], body: bytes
@@ -188,14 +207,14 @@ class Forwarder:
         signature = self._secret.sign(self.node.info.name, user, method, sent, int(self._now_s()))
         request.headers["authorization"] = signature
         try:
-            response: httpx2.Response = await self._unless_dead(node, client.send(request, stream=True))
+            response: httpx2.Response = await self.unless_dead(node, client.send(request, stream=True))
         except httpx2.TransportError as error:
             raise NodeUnreachable(
                 f"Node {node.name} serves this and cannot be reached ({type(error).__name__}). Try again."
             ) from None
         return response
 
-    async def _unless_dead(self, node: NodeInfo, work: Coroutine[Any, Any, Any]) -> Any:
+    async def unless_dead(self, node: NodeInfo, work: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of `work`. NodeUnreachable once the node is known to be dead: it may only be stopped, and
         keep its connections."""
         task, death = asyncio.ensure_future(work), self.node.death_of(node)

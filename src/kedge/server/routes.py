@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kedge.engine.engine import Engine
 from kedge.server.asgi import App
 from kedge.server.auth import Gate
+from kedge.server.relay_routes import RelayRoutes
 from kedge.server.routes_agent import AgentRoutes
 from kedge.server.routes_approvals import ApprovalRoutes
 from kedge.server.routes_extensions import ExtensionRoutes
@@ -58,7 +59,9 @@ def make_app(
         *ReportRoutes(engine).routes(),
         *NodeRoutes(cluster.node if cluster else None).routes(),
     ]
+    system.specs.extend(route.spec for route in routes)
     if cluster is not None:
         cluster.node.streams = lambda: events.open_streams
-    system.specs.extend(route.spec for route in routes)
+        cluster.relay_streams(events)
+        routes += RelayRoutes(engine, events).routes()
     return App(routes, gate, lambda: engine.is_closing, WebPage(), scope.check, watchdog.notice, cluster)

@@ -1,0 +1,182 @@
+"""The feed of a workspace that another node serves, for the readers of this node.
+
+It is fed with the frames of that node (`server/relay.py`), or from the store while that node cannot be reached: then
+durable events come from the log, and the text of streaming messages from its checkpoints. Both are late, never wrong:
+
+- A reader receives nothing that the feed does not have yet, although the log may already contain it: a message that is
+  still streaming here would replace its end.
+- A streaming message changes in one of two ways. Either its text grows, and readers receive the Deltas, or it was
+  replaced, and then all readers receive it in full, as when they join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from kedge.core.records import SessionRecord, SessionView, WorkspaceRecord
+from kedge.core.transcript import Message, Part, Reasoning, Text
+from kedge.engine.draft import Draft, DraftKind
+from kedge.engine.feed import Feed
+from kedge.engine.log_frames import LogFrames
+from kedge.engine.ports import Clock, Encoder
+from kedge.store.base import LogEntry, Store
+
+#: (index of the part, its kind, text)
+Growth = tuple[int, DraftKind, str]
+
+
+@dataclass(slots=True)
+class Attendance:
+    """What only the serving node knows about the sessions, as it has last reported."""
+
+    #: session_id -> number of clients; sessions without any are missing.
+    clients: dict[str, int] = field(default_factory=dict)
+    #: session_id -> ids of the kept commands that run.
+    jobs: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def view(self, session: SessionRecord) -> SessionView:
+        running = self.jobs.get(session.id, frozenset())
+        kept = tuple(
+            replace(entry, state="server_stopped") if entry.is_running and entry.id not in running else entry
+            for entry in session.kept_commands
+        )
+        session = replace(session, kept_commands=kept) if kept != session.kept_commands else session
+        return SessionView(session, False, self.clients.get(session.id, 0))
+
+
+class Mirror(Feed):
+    def __init__(self, workspace: WorkspaceRecord, head: int, store: Store, encoder: Encoder, clock: Clock) -> None:
+        self.attendance = Attendance()
+        super().__init__(workspace, head, store, encoder, clock, self.attendance)
+        self._store = store
+        self._advanced = asyncio.Event()
+        self.log = _MirroredLog(self, store)
+
+    async def wait_for(self, position: int) -> None:
+        """Wait until the feed has this Position."""
+        while self.head < position and not self.closed:
+            await self._advanced.wait()
+
+    def _wake(self) -> None:
+        advanced, self._advanced = self._advanced, asyncio.Event()
+        advanced.set()
+        super()._wake()
+
+    # --- streaming messages --------------------------------------------------------------------------------------
+
+    def begin_message(self, message: Message) -> None:
+        """Stream a message from this text on, which readers receive otherwise."""
+        self.end_message(message.id)
+        draft = Draft(replace(message, parts=()))
+        for index, part in enumerate(message.parts):
+            kind, text = _text_of(part)
+            draft.add(kind, text, part.signature if isinstance(part, Reasoning) else "", index)
+        draft.take_unsent()
+        draft.take_unsaved()
+        self.stream(draft)
+
+    def end_message(self, message_id: str) -> None:
+        """End a streaming message: its durable frame follows."""
+        if draft := self.streaming(message_id):
+            draft.close()
+            self.stream_ended(draft)
+
+    def add(self, message_id: str, growth: Growth) -> None:
+        if draft := self.streaming(message_id):
+            index, kind, text = growth
+            draft.add(kind, text, part_index=index)
+            draft.take_unsaved()
+            self.text_added(draft)
+
+    def show(self, message: Message, *, may_be_late: bool = False) -> None:
+        """Take a version of a streaming message. `may_be_late`: the text that readers have may be newer."""
+        draft = self.streaming(message.id)
+        shown = draft.message(message.updated_at).parts if draft else ()
+        growth = growth_of(shown, message.parts) if draft else None
+        if growth is not None:
+            for one in growth:
+                self.add(message.id, one)
+        elif not (draft and may_be_late and growth_of(message.parts, shown) is not None):
+            self.begin_message(message)
+            self.rejoin()
+
+    # --- from the store ------------------------------------------------------------------------------------------
+
+    async def refresh(self, *, has_changed: bool) -> bool:
+        """Take what the store has: durable events, and the checkpoints of streaming messages. Return whether Runs are
+        live. `has_changed`: the messages that stream here may be outdated."""
+        _, head = await self._store.bounds(self.workspace_id)
+        runs = [run for run in await self._store.live_runs(self.workspace_id) if run.state == "active"]
+        last = [
+            message
+            for run in runs
+            for message in await self._store.messages(run.session_id, None, 1, before="", run_id=run.run_id)
+        ]
+        streaming = [one for one in last if is_streaming(one)]
+        # No await from here on: readers see all of it at once.
+        if head <= self.head and not has_changed:
+            for message in streaming:
+                self.show(message, may_be_late=True)
+            return bool(runs)
+        for message_id in list(self._drafts):
+            self.end_message(message_id)
+        for message in streaming:
+            self.begin_message(message)
+        self.skip(head)
+        self.rejoin()
+        return bool(runs)
+
+
+class _MirroredLog(LogFrames):
+    """The log up to the head of the feed."""
+
+    def __init__(self, mirror: Mirror, store: Store) -> None:
+        super().__init__(mirror.workspace_id, store, mirror.encoder, mirror.attendance)
+        self._mirror = mirror
+
+    async def bounds(self) -> tuple[int, int]:
+        floor, head = await super().bounds()
+        await self._mirror.wait_for(head)  # a client may have seen all of it at another node
+        return floor, head
+
+    async def entries(self, after: int, limit: int) -> list[LogEntry]:
+        return [entry for entry in await super().entries(after, limit) if entry.position <= self._mirror.head]
+
+    async def view(self, session: SessionRecord) -> SessionView:
+        _, live = await self.store.lane(session.id)
+        return replace(await super().view(session), is_busy=bool(live))
+
+
+def is_streaming(message: Message) -> bool:
+    """Return whether the message is an answer that may still grow."""
+    is_text = all(isinstance(part, Text | Reasoning) for part in message.parts)
+    return message.role == "assistant" and message.finish is None and is_text
+
+
+def growth_of(before: tuple[Part, ...], after: tuple[Part, ...]) -> list[Growth] | None:
+    """Return what was added at the end of a message; None if its other text is not the same."""
+    growth: list[Growth] = []
+    if len(after) < len(before):
+        return None
+    for index, part in enumerate(after):
+        kind, text = _text_of(part)
+        if index >= len(before):
+            growth.append((index, kind, text))
+            continue
+        old_kind, old = _text_of(before[index])
+        is_last = index == len(before) - 1
+        if kind != old_kind or not text.startswith(old) or (len(text) > len(old) and not is_last):
+            return None
+        if len(text) > len(old):
+            growth.append((index, kind, text[len(old) :]))
+    return growth
+
+
+def _text_of(part: Part) -> tuple[DraftKind, str]:
+    if isinstance(part, Reasoning):
+        return "reasoning", part.thinking
+    assert isinstance(part, Text), "only text streams"
+    return "text", part.text

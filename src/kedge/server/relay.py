@@ -1,0 +1,331 @@
+"""Streams of workspaces that another node serves.
+
+All readers of this node share one stream of the serving node, a relay, which feeds a Mirror. While that node cannot be
+reached, the Mirror is fed from the store. A reader notices none of this: its connection stays, and its events have
+neither a gap nor a duplicate. If this node, or none, serves the workspace in the end, the relay ends, and the reader
+continues from its Position where the workspace is then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
+
+import httpx2
+import msgspec
+
+from kedge.engine.engine import Engine
+from kedge.engine.feed import Reader
+from kedge.engine.mirror import Mirror
+from kedge.engine.workspaces import client_retired
+from kedge.errors import ClientRetired, KedgeError, NodeUnreachable, StoreUnavailable
+from kedge.server.asgi import STREAMED, HttpRequest, Streamed
+from kedge.server.cluster_node import ClusterNode
+from kedge.server.relay_frames import FrameBuffer, LogReplaced, take_frame
+from kedge.server.relay_routes import RELAY_HEARTBEAT_S
+from kedge.server.stream import EventRoutes, Subscription
+from kedge.store.leases import NodeInfo
+from kedge.waiting import wait_uncancelled
+from kedge.wire.relay_models import RelayReader, RelayReaders, RelayReply
+
+log = logging.getLogger("kedge.server")
+
+#: A link that is silent for this time is cut: some heartbeats may be late on a busy machine. Seconds.
+SILENCE_S = 4 * RELAY_HEARTBEAT_S
+#: The pause between two reads of the store, and between two attempts to connect, while the node cannot be reached:
+#: text appears that much later. Seconds.
+REFRESH_S = 0.5
+#: Readers that one request names: about 100 bytes each, and the body is limited. Items.
+NAMED_MAX = 500
+
+
+class Link(Protocol):
+    """The connection to other nodes (`server/forwarding.py`)."""
+
+    node: ClusterNode
+
+    async def open(self, node: NodeInfo, target: str) -> httpx2.Response: ...
+
+    async def fetch(self, node: NodeInfo, method: str, target: str, body: bytes = b"") -> bytes: ...
+
+    async def unless_dead(self, node: NodeInfo, work: Coroutine[Any, Any, Any]) -> Any: ...
+
+
+class Refused(Exception):
+    """The serving node does not stream the workspace: it is not open there, for example."""
+
+
+class Relays:
+    """The relays of one node."""
+
+    def __init__(self, engine: Engine, events: EventRoutes, link: Link) -> None:
+        self._engine = engine
+        self._events = events
+        self._link = link
+        self._relays: dict[str, Relay] = {}
+
+    async def close(self) -> None:
+        await wait_uncancelled([relay.end() for relay in self._relays.values()])
+
+    async def stream(self, request: HttpRequest, node: NodeInfo) -> Streamed:
+        """Send the events of a workspace to a client. Refused, before the first byte, if its node refuses."""
+        wanted = Subscription.of(request)
+        workspace_id = request.path["id"]
+        with self._events.counted():
+            async with self._events.stream(request) as stream:
+                place: NodeInfo | None = node
+                while True:
+                    try:
+                        reading = self._reader(workspace_id, place, wanted)
+                        reader = await stream.while_connected(reading.__aenter__())
+                    except (KedgeError, Refused):
+                        if not stream.is_started:
+                            raise
+                        break  # the client connects again, and receives the reason
+                    try:
+                        await stream.follow(reader)
+                    finally:
+                        await reading.__aexit__(None, None, None)
+                    if stream.is_over or self._engine.is_closing:
+                        break
+                    wanted = msgspec.structs.replace(wanted, after=reader.position)
+                    place = await self._link.node.holder(workspace_id)
+                    if place is None and self._engine.workspaces.find(workspace_id) is None:
+                        break
+                await stream.end()
+        return STREAMED
+
+    @asynccontextmanager
+    async def _reader(self, workspace_id: str, place: NodeInfo | None, wanted: Subscription) -> AsyncIterator[Reader]:
+        """A reader at the place that serves the workspace now."""
+        if (workspace := self._engine.workspaces.find(workspace_id)) is not None:
+            async with self._events.reader(workspace, wanted) as reader:
+                yield reader
+            return
+        relay = self._relays.get(workspace_id) or await self._start(workspace_id, place)
+        stream_id = self._new_name()
+        relay.enter(stream_id, wanted.client_id)
+        try:
+            await relay.until_entered(stream_id)
+            reader = await self._engine.workspaces.read_mirror(
+                relay.mirror, wanted.after, wanted.session_id, deltas=wanted.deltas
+            )
+            try:
+                yield reader
+            finally:
+                reader.close()
+        finally:
+            relay.leave(stream_id)
+
+    async def _start(self, workspace_id: str, node: NodeInfo | None) -> Relay:
+        mirror = await self._engine.workspaces.mirror(workspace_id)
+        if (relay := self._relays.get(workspace_id)) is None:  # another client may have started it meanwhile
+            relay = self._relays[workspace_id] = Relay(self._link, mirror, self._is_here, self._ended, self._new_name)
+            relay.start(node)
+        return relay
+
+    def _new_name(self) -> str:
+        """Return an id that no other node uses."""
+        return f"{self._link.node.info.incarnation}-{self._events.new_id()}"
+
+    def _is_here(self, workspace_id: str) -> bool:
+        return self._engine.workspaces.find(workspace_id) is not None
+
+    def _ended(self, relay: Relay) -> None:
+        if self._relays.get(relay.mirror.workspace_id) is relay:
+            del self._relays[relay.mirror.workspace_id]
+
+
+class Relay:
+    """The readers of one workspace, and their common stream of the node that serves it."""
+
+    def __init__(
+        self,
+        link: Link,
+        mirror: Mirror,
+        is_here: Callable[[str], bool],
+        ended: Callable[[Relay], None],
+        new_name: Callable[[], str],
+    ) -> None:
+        self._link = link
+        self._new_name = new_name
+        self.mirror = mirror
+        self._is_here = is_here
+        self._ended = ended
+        #: stream_id -> client_id
+        self._readers: dict[str, str] = {}
+        #: stream_id -> done when the serving node has the reader, or cannot be reached.
+        self._entering: dict[str, asyncio.Future[None]] = {}
+        self._changed = asyncio.Event()
+        self._is_cut = False
+        self._was_live = False
+        self._refreshing: asyncio.Task[None] | None = None
+        #: As of the last refresh.
+        self._has_live_runs = True
+        self._task: asyncio.Task[None]
+
+    def start(self, node: NodeInfo | None) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(node))
+
+    def end(self) -> asyncio.Task[None]:
+        self._task.cancel()
+        return self._task
+
+    # --- readers -------------------------------------------------------------------------------------------------
+
+    def enter(self, stream_id: str, client_id: str) -> None:
+        self._readers[stream_id] = client_id
+        entering = self._entering[stream_id] = asyncio.get_running_loop().create_future()
+        if self._is_cut:
+            entering.set_result(None)
+        self._changed.set()
+
+    async def until_entered(self, stream_id: str) -> None:
+        await self._entering[stream_id]
+
+    def leave(self, stream_id: str) -> None:
+        self._readers.pop(stream_id, None)
+        self._entering.pop(stream_id).cancel()
+        self._changed.set()
+        if not self._readers:
+            self._ended(self)
+            self._task.cancel()
+
+    # --- the course ----------------------------------------------------------------------------------------------
+
+    async def _run(self, node: NodeInfo | None) -> None:
+        try:
+            while not self._is_here(self.mirror.workspace_id):
+                if node is not None:
+                    await self._follow(node)
+                self._cut()
+                with suppress(StoreUnavailable):
+                    node = await self._link.node.holder(self.mirror.workspace_id)
+                if node is None and not self._has_live_runs:
+                    break  # no node serves it, and none will take it over
+                await asyncio.sleep(REFRESH_S)
+        except Refused as refused:
+            self._refuse(refused)
+        except LogReplaced:
+            pass  # readers connect again, and receive a gap
+        except Exception:  # a boundary: the readers connect again
+            log.exception("the relay of workspace %s has failed", self.mirror.workspace_id)
+        finally:
+            self._ended(self)
+            await self._stop_refreshing()
+            self._refuse(Refused("the relay has ended"))
+            self.mirror.close()
+
+    async def _follow(self, node: NodeInfo) -> None:
+        """Feed the mirror from the stream of a node, until that ends or cannot be read."""
+        workspace_id = self.mirror.workspace_id
+        target = f"/v1/workspaces/{workspace_id}/relays/{self._new_name()}"
+        try:
+            response = await self._link.open(node, f"{target}?after={self.mirror.head}")
+            try:
+                self._check(response.status_code)
+                await self._stop_refreshing()
+                if self._is_cut:
+                    log.info("workspace %s is streamed by node %s again", workspace_id, node.name)
+                self._is_cut, self._was_live = False, True
+                await _until_first(
+                    self._link.unless_dead(node, self._receive(response)), self._name_readers(node, target)
+                )
+            finally:
+                await response.aclose()
+        except (NodeUnreachable, StoreUnavailable, httpx2.TransportError, TimeoutError) as error:
+            if not self._is_cut:
+                reason = str(error) or "it is silent"
+                log.warning("workspace %s cannot be streamed by node %s: %s", workspace_id, node.name, reason)
+
+    def _check(self, status: int) -> None:
+        if status == 200:
+            return
+        if status in (429, 503) and (self._was_live or self._is_cut):
+            raise NodeUnreachable(f"status {status}")
+        raise Refused(f"status {status}")
+
+    async def _receive(self, response: httpx2.Response) -> None:
+        buffer, received = FrameBuffer(), response.aiter_raw()
+        while True:
+            async with asyncio.timeout(SILENCE_S):
+                data = await anext(received, None)
+            if data is None:
+                return
+            for frame in buffer.add(data):
+                take_frame(self.mirror, frame)
+
+    async def _name_readers(self, node: NodeInfo, target: str) -> None:
+        """Name the readers to the node, which holds the workspace for their clients."""
+        named: set[str] = set()
+        while True:
+            self._changed.clear()
+            opened = [RelayReader(*one) for one in self._readers.items() if one[0] not in named][:NAMED_MAX]
+            closed = [stream_id for stream_id in named if stream_id not in self._readers][:NAMED_MAX]
+            if not (opened or closed):
+                await self._changed.wait()
+                continue
+            body = msgspec.json.encode(RelayReaders(opened, closed))
+            data = await self._link.fetch(node, "POST", f"{target}/readers", body)
+            reply = msgspec.json.decode(data, type=RelayReply)
+            named = (named | {one.stream_id for one in opened}) - set(closed)
+            for one in opened:
+                if one.stream_id in reply.retired:
+                    self._settle(one.stream_id, client_retired(one.client_id))
+                else:
+                    self._settle(one.stream_id)
+
+    def _settle(self, stream_id: str, error: ClientRetired | Refused | None = None) -> None:
+        entering = self._entering.get(stream_id)
+        if entering is None or entering.done():
+            return
+        if error is None:
+            entering.set_result(None)
+        else:
+            entering.set_exception(error)
+            entering.exception()  # its reader may be gone
+
+    def _refuse(self, error: Refused) -> None:
+        for stream_id in self._entering:
+            self._settle(stream_id, error)
+
+    # --- while the node cannot be reached ------------------------------------------------------------------------
+
+    def _cut(self) -> None:
+        """From now on, feed the mirror from the store."""
+        self._is_cut = True
+        for stream_id in self._entering:
+            self._settle(stream_id)
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        is_first = True
+        while True:
+            with suppress(StoreUnavailable):
+                self._has_live_runs = await self.mirror.refresh(has_changed=is_first)
+                is_first = False
+            await asyncio.sleep(REFRESH_S)
+
+    async def _stop_refreshing(self) -> None:
+        refreshing, self._refreshing = self._refreshing, None
+        if refreshing is not None:
+            refreshing.cancel()
+            await wait_uncancelled([refreshing])
+
+
+async def _until_first(*works: Coroutine[Any, Any, Any]) -> None:
+    """Run works until the first ends, and raise its error."""
+    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await wait_uncancelled(tasks)

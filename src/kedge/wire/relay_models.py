@@ -1,0 +1,33 @@
+"""Bodies between two nodes: the readers that share one stream."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class RelayReader(Struct, frozen=True):
+    """An open stream of a client at the other node."""
+
+    stream_id: str
+    client_id: str
+
+
+class RelayReaders(Struct):
+    """Readers that have come and gone since the last request."""
+
+    opened: list[RelayReader] = []
+    closed: list[str] = []
+
+
+class RelayReply(Struct):
+    #: The streams whose clients were retired.
+    retired: list[str]
+
+
+class RelaySession(Struct):
+    """What only the serving node knows about a session."""
+
+    id: str
+    attached_clients: int
+    #: The ids of the kept commands that run.
+    jobs: list[str]
