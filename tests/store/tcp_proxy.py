@@ -23,6 +23,9 @@ class TcpProxy:
         #: Set when bytes have been read that wait.
         self.is_holding = asyncio.Event()
         self.port = 0
+        #: Connections that were accepted so far. False: further ones are refused.
+        self.accepted = 0
+        self.is_accepting = True
 
     async def __aenter__(self) -> TcpProxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -50,7 +53,10 @@ class TcpProxy:
                 writer.write_eof()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         try:
+            if not self.is_accepting:
+                raise ConnectionRefusedError
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         except OSError:
             writer.transport.abort()

@@ -86,6 +86,7 @@ class Feed:
         self.closed = False
         self.ring_bytes_max = RING_BYTES_MAX
         self.read_bytes_max = READ_BYTES_MAX
+        self.flush_s = FLUSH_S
         self.view = views.view
         self._clock = clock
         self._head = head
@@ -103,7 +104,7 @@ class Feed:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._snapshot_timer: asyncio.TimerHandle | None = None
         self._snapshots_at = 0.0
-        self._flushed_at = float("-inf")
+        self._flush_at = self._flushed_at = float("-inf")
         self._readers: set[Reader] = set()
         self._left = asyncio.Event()
         #: The current state of the workspace that is in no log: sent to each reader that joins the ring.
@@ -170,8 +171,9 @@ class Feed:
         self._unsent[draft.id] = self._unsent_snapshots[draft.id] = draft
         loop = asyncio.get_running_loop()
         if self._flush_timer is None:
-            pace = min(FLUSH_S + FLUSH_S_PER_READER * len(self._readers), FLUSH_S_MAX)
-            self._flush_timer = loop.call_at(max(loop.time(), self._flushed_at + pace), self._flush)
+            pace = min(self.flush_s + FLUSH_S_PER_READER * len(self._readers), FLUSH_S_MAX)
+            self._flush_at = max(loop.time(), self._flushed_at + pace)
+            self._flush_timer = loop.call_at(self._flush_at, self._flush)
         if self._without_deltas:
             self._schedule_snapshots(self._snapshots_due.get(draft.id, 0.0))
 

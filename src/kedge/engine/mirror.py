@@ -54,6 +54,7 @@ class Mirror(Feed):
         self._store = store
         self._advanced = asyncio.Event()
         self.log = _MirroredLog(self, store)
+        self.flush_s = 0.0  # the serving node has merged the Deltas of this time already
 
     async def wait_for(self, position: int) -> None:
         """Wait until the feed has this Position."""
@@ -90,6 +91,11 @@ class Mirror(Feed):
             draft.add(kind, text, part_index=index)
             draft.take_unsaved()
             self.text_added(draft)
+
+    def flush_due(self) -> None:
+        """Send the Deltas that are due, instead of in a later pass of the event loop."""
+        if self._flush_timer is not None and self._flush_at <= asyncio.get_running_loop().time():
+            self._flush()
 
     def show(self, message: Message, *, may_be_late: bool = False) -> None:
         """Take a version of a streaming message. `may_be_late`: the text that readers have may be newer."""

@@ -224,7 +224,8 @@ class Relay:
         workspace_id = self.mirror.workspace_id
         target = f"/v1/workspaces/{workspace_id}/relays/{self._new_name()}"
         try:
-            response = await self._link.open(node, f"{target}?after={self.mirror.head}")
+            async with asyncio.timeout(SILENCE_S):
+                response = await self._link.open(node, f"{target}?after={self.mirror.head}")
             try:
                 self._check(response.status_code)
                 await self._stop_refreshing()
@@ -257,6 +258,7 @@ class Relay:
                 return
             for frame in buffer.add(data):
                 take_frame(self.mirror, frame)
+            self.mirror.flush_due()
 
     async def _name_readers(self, node: NodeInfo, target: str) -> None:
         """Name the readers to the node, which holds the workspace for their clients."""
