@@ -73,6 +73,8 @@ class Frame:
     data: bytes
     #: For readers without Deltas: they take the message in its newest version.
     draft: Draft | None = None
+    #: The place of a mark of this reader.
+    marked: Reader | None = None
 
 
 class Feed:
@@ -189,6 +191,13 @@ class Feed:
         if self._readers:
             self._push(Frame(None, "", "all", data))
             self._wake()
+
+    def mark(self, reader: Reader, data: bytes) -> None:
+        """Send `data` to one reader, after everything that was added before, and text that is not sent yet."""
+        self._flush()
+        reader.marks.append(data)
+        self._push(Frame(None, "", "all", b"", marked=reader))
+        self._wake()
 
     def streaming(self, message_id: str) -> Draft | None:
         return self._drafts.get(message_id)
@@ -319,7 +328,9 @@ class Feed:
                 if frame.position <= reader.position:
                     continue
                 reader.position = frame.position
-            if frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id or reader.session_id):
+            if frame.marked is not None:
+                size += reader.hold(reader.marks.popleft()) if frame.marked is reader and reader.marks else 0
+            elif frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id or reader.session_id):
                 if frame.draft is None:
                     size += reader.hold(frame.data)
                 elif self._snapshots.get(frame.draft.id) is frame:
@@ -344,7 +355,8 @@ class Feed:
             # An empty one, too: a client that has read the message elsewhere may now add the Deltas that follow.
             if reader.session_id in (None, draft.session_id):
                 reader.hold(*self._snapshot(draft))
-        reader.hold(self._notice)
+        reader.hold(self._notice, *reader.marks)
+        reader.marks.clear()
         return self.end
 
     def shared(self, key: int | str, data: bytes) -> Piece:
@@ -366,6 +378,8 @@ class Reader:
         self.session_id = session_id
         self.deltas = deltas
         self._gap = gap
+        #: See `Feed.mark`.
+        self.marks: deque[bytes] = deque()
         #: The content of the next slices, shared with other readers; of the first piece, from the offset on.
         self._pieces: deque[Piece] = deque()
         self._offset = 0

@@ -111,29 +111,30 @@ class Mirror(Feed):
 
     # --- from the store ------------------------------------------------------------------------------------------
 
-    async def refresh(self, *, has_changed: bool) -> bool:
+    async def refresh(self) -> bool:
         """Take what the store has: durable events, and the checkpoints of streaming messages. Return whether Runs are
-        live. `has_changed`: the messages that stream here may be outdated."""
+        live."""
         _, head = await self._store.bounds(self.workspace_id)
-        runs = [run for run in await self._store.live_runs(self.workspace_id) if run.state == "active"]
+        live = await self._store.live_runs(self.workspace_id)
         last = [
             message
-            for run in runs
+            for run in live
+            if run.state == "active"
             for message in await self._store.messages(run.session_id, None, 1, before="", run_id=run.run_id)
         ]
         streaming = [one for one in last if is_streaming(one)]
         # No await from here on: readers see all of it at once.
-        if head <= self.head and not has_changed:
+        if head == self.head:  # so no message has ended or was replaced
             for message in streaming:
                 self.show(message, may_be_late=True)
-            return bool(runs)
+            return bool(live)
         for message_id in list(self._drafts):
             self.end_message(message_id)
         for message in streaming:
             self.begin_message(message)
         self.skip(head)
         self.rejoin()
-        return bool(runs)
+        return bool(live)
 
 
 class _MirroredLog(LogFrames):

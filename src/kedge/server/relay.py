@@ -25,11 +25,11 @@ from kedge.errors import ClientRetired, KedgeError, NodeUnreachable, StoreUnavai
 from kedge.server.asgi import STREAMED, HttpRequest, Streamed
 from kedge.server.cluster_node import ClusterNode
 from kedge.server.relay_frames import FrameBuffer, LogReplaced, take_frame
-from kedge.server.relay_routes import RELAY_HEARTBEAT_S
+from kedge.server.relay_routes import NAMED, RELAY_HEARTBEAT_S
 from kedge.server.stream import EventRoutes, Subscription
 from kedge.store.leases import NodeInfo
 from kedge.waiting import wait_uncancelled
-from kedge.wire.relay_models import RelayReader, RelayReaders, RelayReply
+from kedge.wire.relay_models import RelayNamed, RelayReader, RelayReaders
 
 log = logging.getLogger("kedge.server")
 
@@ -157,8 +157,11 @@ class Relay:
         self._ended = ended
         #: stream_id -> client_id
         self._readers: dict[str, str] = {}
-        #: stream_id -> done when the serving node has the reader, or cannot be reached.
+        #: stream_id -> done when the serving node has the reader, and the mirror all that this node has sent before; or
+        #: when it cannot be reached.
         self._entering: dict[str, asyncio.Future[None]] = {}
+        #: Number of a request to the serving node -> the readers that it has named.
+        self._named: dict[int, list[RelayReader]] = {}
         self._changed = asyncio.Event()
         self._is_cut = False
         self._was_live = False
@@ -257,12 +260,17 @@ class Relay:
             if data is None:
                 return
             for frame in buffer.add(data):
-                take_frame(self.mirror, frame)
+                if frame.startswith(NAMED):
+                    self._enter_named(msgspec.json.decode(frame.removeprefix(NAMED), type=RelayNamed))
+                else:
+                    take_frame(self.mirror, frame)
             self.mirror.flush_due()
 
     async def _name_readers(self, node: NodeInfo, target: str) -> None:
         """Name the readers to the node, which holds the workspace for their clients."""
         named: set[str] = set()
+        number = 0
+        self._named.clear()
         while True:
             self._changed.clear()
             opened = [RelayReader(*one) for one in self._readers.items() if one[0] not in named][:NAMED_MAX]
@@ -270,15 +278,15 @@ class Relay:
             if not (opened or closed):
                 await self._changed.wait()
                 continue
-            body = msgspec.json.encode(RelayReaders(opened, closed))
-            data = await self._link.fetch(node, "POST", f"{target}/readers", body)
-            reply = msgspec.json.decode(data, type=RelayReply)
+            number += 1
+            self._named[number] = opened
+            body = msgspec.json.encode(RelayReaders(number, opened, closed))
+            await self._link.fetch(node, "POST", f"{target}/readers", body)
             named = (named | {one.stream_id for one in opened}) - set(closed)
-            for one in opened:
-                if one.stream_id in reply.retired:
-                    self._settle(one.stream_id, client_retired(one.client_id))
-                else:
-                    self._settle(one.stream_id)
+
+    def _enter_named(self, answer: RelayNamed) -> None:
+        for one in self._named.pop(answer.number, ()):
+            self._settle(one.stream_id, client_retired(one.client_id) if one.stream_id in answer.retired else None)
 
     def _settle(self, stream_id: str, error: ClientRetired | Refused | None = None) -> None:
         entering = self._entering.get(stream_id)
@@ -305,11 +313,9 @@ class Relay:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
 
     async def _refresh(self) -> None:
-        is_first = True
         while True:
             with suppress(StoreUnavailable):
-                self._has_live_runs = await self.mirror.refresh(has_changed=is_first)
-                is_first = False
+                self._has_live_runs = await self.mirror.refresh()
             await asyncio.sleep(REFRESH_S)
 
     async def _stop_refreshing(self) -> None:

@@ -11,10 +11,9 @@ from msgspec import Struct, field
 from kedge.core.transcript import Message, Reasoning, Text
 from kedge.engine.feed import Frame
 from kedge.engine.mirror import Mirror, is_streaming
+from kedge.server.relay_routes import SESSIONS
 from kedge.wire import models as m
 from kedge.wire.relay_models import RelaySession
-
-_SESSIONS = b": sessions "
 
 
 class _Change(Struct):
@@ -85,8 +84,8 @@ class FrameBuffer:
 def take_frame(mirror: Mirror, data: bytes) -> None:
     """Apply one frame of a stream with Deltas, of all sessions."""
     if data.startswith(b":"):
-        if data.startswith(_SESSIONS):
-            _take_sessions(mirror, data.removeprefix(_SESSIONS))
+        if data.startswith(SESSIONS):
+            _take_sessions(mirror, data.removeprefix(SESSIONS))
         return
     head, _, body = data.partition(b"data: ")
     if not body:

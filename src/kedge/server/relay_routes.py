@@ -13,14 +13,19 @@ import msgspec
 from msgspec import Struct
 
 from kedge.engine.engine import Engine
+from kedge.engine.feed import Reader
 from kedge.engine.workspace import Workspace
 from kedge.errors import ClientRetired, Forbidden, Invalid
 from kedge.server.asgi import STREAMED, HttpRequest, Route, Streamed, route
 from kedge.server.stream import EventRoutes, EventStream
-from kedge.wire.relay_models import RelayReaders, RelayReply, RelaySession
+from kedge.wire import models as m
+from kedge.wire.relay_models import RelayNamed, RelayReaders, RelaySession
 
 #: The interval of heartbeats between nodes: a link that is silent for longer is cut. Seconds.
 RELAY_HEARTBEAT_S = 2.0
+#: Lines of the stream beside its events: what only the serving node knows about the sessions, and the answer to a
+#: request that has named readers.
+SESSIONS, NAMED = b": sessions ", b": named "
 
 
 class RelayQuery(Struct):
@@ -30,6 +35,7 @@ class RelayQuery(Struct):
 @dataclass(slots=True)
 class _Relay:
     workspace: Workspace
+    reader: Reader
     #: stream_id -> client_id
     readers: dict[str, str] = field(default_factory=dict)
 
@@ -44,23 +50,21 @@ class RelayRoutes:
         """Send all events after a Position. The first line has what only this node knows about the sessions."""
         _check_is_node(request)
         workspace, relay_id = self._engine.workspaces.get(request.path["id"]), request.path["relay_id"]
-        relay = self._relays[relay_id] = _Relay(workspace)
-        try:
-            with self._events.counted():
-                reader = await workspace.feed.reader(request.query.after, None, deltas=True)
-                try:
-                    async with EventStream(request, RELAY_HEARTBEAT_S) as stream:
-                        await stream.follow(reader, b": sessions %b\n\n" % msgspec.json.encode(_sessions(workspace)))
-                        await stream.end()
-                finally:
-                    reader.close()
-        finally:
-            del self._relays[relay_id]
-            for stream_id in list(relay.readers):
-                self._leave(relay, stream_id)
+        with self._events.counted():
+            reader = await workspace.feed.reader(request.query.after, None, deltas=True)
+            relay = self._relays[relay_id] = _Relay(workspace, reader)
+            try:
+                async with EventStream(request, RELAY_HEARTBEAT_S) as stream:
+                    await stream.follow(reader, SESSIONS + msgspec.json.encode(_sessions(workspace)) + b"\n\n")
+                    await stream.end()
+            finally:
+                reader.close()
+                del self._relays[relay_id]
+                for stream_id in list(relay.readers):
+                    self._leave(relay, stream_id)
         return STREAMED
 
-    async def readers(self, request: HttpRequest) -> RelayReply:
+    async def readers(self, request: HttpRequest) -> m.Ok:
         _check_is_node(request)
         body: RelayReaders = request.body
         relay = self._relays.get(request.path["relay_id"])
@@ -76,7 +80,10 @@ class RelayRoutes:
                 retired.append(one.stream_id)
             else:
                 relay.readers[one.stream_id] = one.client_id
-        return RelayReply(retired)
+        # In the stream: then the other node has all that this one has sent to anyone before.
+        named = msgspec.json.encode(RelayNamed(body.number, retired))
+        relay.workspace.feed.mark(relay.reader, NAMED + named + b"\n\n")
+        return m.Ok()
 
     def _leave(self, relay: _Relay, stream_id: str) -> None:
         client_id = relay.readers.pop(stream_id, None)
@@ -101,7 +108,7 @@ class RelayRoutes:
                 self.readers,
                 "Name the readers of another node",
                 body=RelayReaders,
-                reply=RelayReply,
+                reply=m.Ok,
                 declared_access="owner",
             ),
         ]

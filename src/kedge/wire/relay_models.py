@@ -13,13 +13,17 @@ class RelayReader(Struct, frozen=True):
 
 
 class RelayReaders(Struct):
-    """Readers that have come and gone since the last request."""
+    """Readers that have come and gone since the last request, answered in the stream."""
 
+    number: int
     opened: list[RelayReader] = []
     closed: list[str] = []
 
 
-class RelayReply(Struct):
+class RelayNamed(Struct):
+    """The answer to RelayReaders, in the stream."""
+
+    number: int
     #: The streams whose clients were retired.
     retired: list[str]
 
