@@ -109,6 +109,7 @@ def run(
             status.note(f"kedge: {text}", always=True)
 
         async with opened(host, cwd, notify, warn) as workspace:
+            printer.directory = workspace.workspace.path
             session = await _choose_session(workspace, session_id, use_last)
             prompt.session_id = session.id
             if command:

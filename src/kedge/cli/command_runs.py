@@ -49,9 +49,13 @@ def runs(as_json: bool, host: str | None) -> int:
 
 def _row(run: RunBody, *, has_users: bool) -> tuple[str, ...]:
     """Return the cells of a Run. A user is shown if one of the Runs has one."""
-    state = "stopping" if run.stopping else run.state
     user = (author_name(run.author) or "-",) if has_users else ()
-    return (run.run_id, run.session_id, state, ago(run.accepted_at), *user, first_line(run))
+    return (run.run_id, run.session_id, _state(run), ago(run.accepted_at), *user, first_line(run))
+
+
+def _state(run: RunBody) -> str:
+    state = "stopping" if run.stopping else run.state
+    return f"{state}: no live node serves its directory" if run.waits_for_node is True else state
 
 
 def first_line(run: RunBody) -> str:
@@ -105,11 +109,21 @@ async def _cancel(client: Client, target: str, cwd: str) -> tuple[str, CancelRep
     if len(matching) + len(sessions) > 1:
         ids = ", ".join([*matching, *sessions][:5])
         raise NotFound(f"{target!r} is ambiguous ({ids}). Give more of the id.")
+    for run in (*matching.values(), *sessions.values()):
+        if run.waits_for_node is True:
+            await _open(client, run.workspace_id)
     for run_id, run in matching.items():
         return f"run {run_id}", await client.cancel_run(run.workspace_id, run_id)
     for session_id, run in sessions.items():
         return f"session {session_id}", await client.cancel_session(run.workspace_id, session_id)
     return await _not_live(client, target, cwd)
+
+
+async def _open(client: Client, workspace_id: str) -> None:
+    """Open a workspace that no node may have open, although it has live Runs."""
+    for known in await client.known_workspaces():
+        if known.id == workspace_id:
+            await client.create_workspace(known.path)
 
 
 async def _not_live(client: Client, target: str, cwd: str) -> tuple[str, CancelReply]:

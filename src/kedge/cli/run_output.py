@@ -39,11 +39,17 @@ class RunPrinter:
         #: Announced tool calls: id -> their line.
         self._calls: dict[str, str] = {}
         self._results: set[str] = set()
+        #: The directory of the Run, for messages.
+        self.directory = "its directory"
 
     def accepted(self, receipt: Receipt) -> None:
         self._status.set("working" if receipt.state == "active" else "queued")
         if self._status.verbose:
             self._status.note(f"run {receipt.run_id} in session {receipt.session_id}: {receipt.state}")
+
+        if receipt.waits_for_node is True:
+            hint = "start one with --workspace-root, or cancel the run"
+            self._status.note(f"waiting: no live node serves {self.directory}; {hint}", always=True)
 
     async def on_event(self, event: StreamEvent, complete: RunComplete | None = None) -> None:
         if self._format == "stream-json":

@@ -305,6 +305,9 @@ class RunRecord(Struct, frozen=True):
     #: The user who submitted it, and the one whose cancel stopped or dropped it. Empty: the owner.
     author: str = ""
     cancelled_by: str = ""
+    #: Started by a node without its directory, so that it has no task: it begins when a node with the directory resumes
+    #: it. Clients see it as queued.
+    waits_for_node: bool = False
 
 
 class RunSpan(Struct, frozen=True):
@@ -387,6 +390,8 @@ def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
             return replace(record, seq=seq, queue_order=seq, folds=folds, accepted_at=at, author=event.author)
         case RunStarted(at=at):
             return replace(record, state="active", started_at=at, folds=False)
+        case RunResumed(at=at) if record.waits_for_node:
+            return replace(record, resumes=record.resumes + 1, waits_for_node=False, started_at=at)
         case RunResumed(at=at):
             return replace(record, resumes=record.resumes + 1, trace=extended(record.trace, TraceEntry("resume", at)))
         case StepStarted(step=step):

@@ -124,7 +124,8 @@ class Append:
         """Decide the Submit of a new Run and add its record."""
         if self._add(decide(self.lane, command), run):
             accepted = self.runs[run.run_id]
-            self.change_run(replace(accepted, accepted_state="active" if accepted.state == "active" else "queued"))
+            is_active = accepted.state == "active" and not accepted.waits_for_node
+            self.change_run(replace(accepted, accepted_state="active" if is_active else "queued"))
             if not run.options.parent_run_id:  # otherwise an agent has submitted it
                 self.record("submit", command.author, run.run_id, command.when_busy)
 
@@ -170,6 +171,8 @@ class Append:
                     session = self.session
                     self.session = (session.with_mode_joined if is_joining else session.with_mode_of)(run.options)
                     self.put_message("created", user_message(self.new_id("m"), run, self.now))
+                    if not (self.state.has_directory or is_joining):
+                        self.change_run(replace(run, waits_for_node=True))
                 case RunEnded(run_id=run_id, outcome=outcome, reason=reason, folded_into=into):
                     if into is None and self.runs[run_id].started_at is not None:  # it was the active Run
                         self.session = self.session.with_own_mode()

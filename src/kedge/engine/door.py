@@ -29,6 +29,7 @@ from kedge.engine.draft import Draft
 from kedge.engine.feed import Frame
 from kedge.engine.lane_state import LaneState, PendingCancel
 from kedge.engine.ports import Clock, Ids
+from kedge.engine.run_end import end_waiting_run
 from kedge.errors import SessionNotFound, StoreError, StoreUnavailable, VersionConflict
 from kedge.store.base import Store, Write
 from kedge.waiting import backoff_s, retrieve_exception
@@ -129,6 +130,7 @@ class Door:
                 tx = Append(state, self.clock.now_ms(), self.ids, audits_owner=self._has_users())
                 tx.decide_pending_cancels()
                 await plan(tx)
+                end_waiting_run(tx)
                 if (write := tx.as_write()) is None:
                     state.pending_cancels.clear()  # there is nothing left that they cover
                     return tx

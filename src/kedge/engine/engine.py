@@ -209,13 +209,15 @@ class Engine:
         """Recover the workspaces that a lost node has left."""
         if not self._closing:
             self.recovery.start(await self._placement.unserved())
+            await self.workspaces.hand_over()
 
     async def recover(self, workspace: Workspace) -> None:
         await self.recovery.recover(workspace)
 
     def _start(self, state: LaneState, run_id: str) -> None:
         workspace = self.workspaces.get(state.session.workspace_id)
-        self._executor.start(state, state.runs[run_id], workspace)
+        if workspace.has_directory:
+            self._executor.start(state, state.runs[run_id], workspace)
 
     def abandoned(self, workspace: Workspace) -> None:
         self.abandoned_runs.cancel(workspace)

@@ -47,6 +47,7 @@ class FileNames:
         return await workspace.files.run(_matches, word, data)
 
     async def _listed(self, workspace: Workspace) -> bytes:
+        workspace.require_directory()
         processes = await self._machine.processes(workspace.config, workspace.record.path, workspace.files)
         path = processes.environment.get("PATH", os.defpath)
         try:

@@ -29,6 +29,8 @@ class LaneState:
 
     session: SessionRecord
     feed: Feed
+    #: False: its Runs have no tasks, see `Workspace.has_directory`.
+    has_directory: bool = True
     lane: Lane = field(default_factory=Lane)
     #: Live Runs.
     runs: dict[str, RunRecord] = field(default_factory=dict)

@@ -30,7 +30,7 @@ Growth = tuple[int, DraftKind, str]
 
 @dataclass(slots=True)
 class Attendance:
-    """What only the serving node knows about the sessions, as it has last reported."""
+    """The state of sessions that only the serving node has, as it has last reported."""
 
     #: session_id -> number of clients; sessions without any are missing.
     clients: dict[str, int] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class Attendance:
 
     def view(self, session: SessionRecord) -> SessionView:
         running = self.jobs.get(session.id, frozenset())
-        kept = tuple(
+        commands = tuple(
             replace(entry, state="server_stopped") if entry.is_running and entry.id not in running else entry
             for entry in session.kept_commands
         )
-        session = replace(session, kept_commands=kept) if kept != session.kept_commands else session
+        session = replace(session, kept_commands=commands) if commands != session.kept_commands else session
         return SessionView(session, False, self.clients.get(session.id, 0))
 
 
@@ -51,7 +51,7 @@ class Mirror(Feed):
     def __init__(self, workspace: WorkspaceRecord, head: int, store: Store, encoder: Encoder, clock: Clock) -> None:
         self.attendance = Attendance()
         super().__init__(workspace, head, store, encoder, clock, self.attendance)
-        self._store = store
+        self.store = store
         self._advanced = asyncio.Event()
         self.log = _MirroredLog(self, store)
         self.flush_s = 0.0  # the serving node has merged the Deltas of this time already
@@ -114,13 +114,13 @@ class Mirror(Feed):
     async def refresh(self) -> bool:
         """Take what the store has: durable events, and the checkpoints of streaming messages. Return whether Runs are
         live."""
-        _, head = await self._store.bounds(self.workspace_id)
-        live = await self._store.live_runs(self.workspace_id)
+        _, head = await self.store.bounds(self.workspace_id)
+        live = await self.store.live_runs(self.workspace_id)
         last = [
             message
             for run in live
             if run.state == "active"
-            for message in await self._store.messages(run.session_id, None, 1, before="", run_id=run.run_id)
+            for message in await self.store.messages(run.session_id, None, 1, before="", run_id=run.run_id)
         ]
         streaming = [one for one in last if is_streaming(one)]
         # No await from here on: readers see all of it at once.

@@ -7,11 +7,12 @@ nodes are forwarded to it (`server/forwarding.py`).
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from kedge.core.records import WorkspaceRecord
-from kedge.errors import NoNode, ServedElsewhere
+from kedge.engine.workspace import no_node
+from kedge.errors import ServedElsewhere
 from kedge.store.base import Store
 from kedge.store.leases import HeldBy, Leases, NodeInfo
 
@@ -25,6 +26,10 @@ class Placement(Protocol):
 
     async def locate(self, path: str) -> None:
         """Raise ServedElsewhere, or NoNode, if this process does not serve this directory."""
+
+    async def without_node(self, paths: Iterable[str]) -> set[str]:
+        """Return the directories that no live node serves."""
+        ...
 
     async def acquire(self, workspace_id: str) -> None:
         """Make this process the one that serves the workspace. ServedElsewhere if a live node does."""
@@ -49,6 +54,9 @@ class OneServer:
         self._store = store
 
     async def locate(self, path: str) -> None: ...
+
+    async def without_node(self, paths: Iterable[str]) -> set[str]:
+        return set()
 
     async def acquire(self, workspace_id: str) -> None: ...
 
@@ -77,7 +85,12 @@ class Leased:
         for state in await self._leases.nodes():
             if state.is_alive and is_served(state.info.roots, path):
                 raise _elsewhere(path, state.info)
-        raise NoNode(f"No live node serves {path}. Start one with --workspace-root. List the nodes with: kedge nodes")
+        raise no_node(path)
+
+    async def without_node(self, paths: Iterable[str]) -> set[str]:
+        missing = {path for path in paths if not is_served(self._roots, path)}
+        roots = [state.info.roots for state in await self._leases.nodes() if state.is_alive] if missing else []
+        return {path for path in missing if not any(is_served(one, path) for one in roots)}
 
     async def acquire(self, workspace_id: str) -> None:
         claim = await self._leases.claim(workspace_id)

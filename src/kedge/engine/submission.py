@@ -117,6 +117,7 @@ async def hooked_prompt(workspace: Workspace, state: LaneState, prompt: Prompt) 
     """Return a prompt with the context of the user's hooks. PromptBlocked if one refuses it."""
     if not workspace.config.hooks.user_prompt_submit:
         return prompt
+    workspace.require_directory()
     session = state.session
     mode = PERMISSION_MODES[session.mode]
     fields = {"session_id": session.id, "permission_mode": mode, "prompt": prompt.text}
@@ -134,6 +135,7 @@ async def filled_prompt(
 ) -> tuple[Prompt, tuple[AttachmentContent, ...], RunOptions]:
     """Return the prompt with its files and resources read and its command expanded, their contents, and the options."""
     if prompt.command or prompt.references:
+        workspace.require_directory()
         await workspace.extensions.refresh(workspace.config)
     if prompt.command:
         prompt, options = await _expanded(workspace, prompt, options)

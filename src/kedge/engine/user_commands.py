@@ -43,6 +43,7 @@ class UserCommands:
         The transcript has it in any case, with the output that it had printed."""
         if self._closing:
             raise ShuttingDown("The server is shutting down and accepts no new work; try again in a moment.")
+        workspace.require_directory()
         with self._workspaces.in_use(workspace):
             state = await self._workspaces.lane(workspace, session_id)
             work = asyncio.get_running_loop().create_task(self._run(workspace, command))

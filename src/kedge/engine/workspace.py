@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar, TypeVarTuple
 from weakref import ref
 
 from msgspec import Struct
@@ -22,9 +22,9 @@ from kedge.core.transcript import Message
 from kedge.engine.extension_port import Extensions, NoExtensions
 from kedge.engine.feed import Feed
 from kedge.engine.lane_state import LaneState
-from kedge.errors import DirectoryTimeout, WorkspaceClosing
+from kedge.errors import DirectoryTimeout, NoNode, WorkspaceClosing
 from kedge.tools import file_threads
-from kedge.tools.file_threads import FileThreads
+from kedge.tools.file_threads import FileCall, FileThreads
 from kedge.tools.known_files import KnownFiles
 
 log = logging.getLogger("kedge.engine")
@@ -33,6 +33,9 @@ log = logging.getLogger("kedge.engine")
 #: that its agent has read. An evicted one is loaded again on demand, and its agent has to view files again before it
 #: changes them. Every command scans them. Items, the least recently used are evicted first.
 IDLE_LANES_MAX = 100
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class ConfigSource(Protocol):
@@ -72,6 +75,10 @@ class Workspace:
     lanes: dict[str, LaneState] = field(default_factory=dict)
     #: client_id -> its current session.
     current: dict[str, str] = field(default_factory=dict)
+    #: False: no live node has the directory. This one accepts prompts for it, and no Run begins.
+    has_directory: bool = True
+    #: A node with the directory is alive now: this workspace closes, even if clients hold it.
+    is_leaving: bool = False
     feed: Feed = field(init=False)
     extensions: Extensions = field(default_factory=NoExtensions)
     #: The Position up to which its log was trimmed, about.
@@ -84,7 +91,7 @@ class Workspace:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Hold the workspace open; WorkspaceClosing if it was closed meanwhile. See `Workspaces.in_use`."""
-        if self.feed.closed:
+        if self.feed.closed or self.is_leaving:
             raise WorkspaceClosing(f"Workspace {self.id} is being closed; create it again with its path.")
         self._in_use += 1
         try:
@@ -99,7 +106,7 @@ class Workspace:
 
     @property
     def is_held(self) -> bool:
-        return self.claims.held or self._may_become_live
+        return (self.claims.held and not self.is_leaving) or self._may_become_live
 
     @property
     def is_idle(self) -> bool:
@@ -137,6 +144,10 @@ class Workspace:
         if problem != self.config_problem:
             self.config_problem = problem
             self.feed.announce(self.feed.encoder.config_problem(problem))
+
+    def require_directory(self) -> None:
+        if not self.has_directory:
+            raise no_node(self.record.path)
 
     @property
     def root(self) -> Path:
@@ -204,6 +215,21 @@ class Workspace:
 
     def live_runs(self) -> list[RunRecord]:
         return [run for lane in self.lanes.values() for run in lane.runs.values()]
+
+
+class NoDirectory(FileThreads):
+    """The threads of a directory that no live node has."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"The directory of workspace {path}")
+        self._path = path
+
+    def begin(self, function: Callable[[*Ts], T], *args: *Ts) -> FileCall[T]:
+        raise no_node(self._path)
+
+
+def no_node(path: str) -> NoNode:
+    return NoNode(f"No live node serves {path}. Start one with --workspace-root. List the nodes with: kedge nodes")
 
 
 #: Makes the extensions of an open workspace.

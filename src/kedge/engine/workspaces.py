@@ -5,30 +5,43 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import posixpath
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from kedge.config.load import load_workspace
 from kedge.config.schema import Config
 from kedge.core.claims import Claims
-from kedge.core.events import Asked
 from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
 from kedge.engine.feed import Feed, Reader
 from kedge.engine.lane_state import LaneState
 from kedge.engine.mirror import Mirror
 from kedge.engine.placement import Placement
 from kedge.engine.ports import Clock, Encoder, Ids
+from kedge.engine.readers import read_feed, session_not_found
 from kedge.engine.unserved import Unserved
-from kedge.engine.workspace import ConfigSource, FixedConfig, MakeExtensions, MakeSource, Workspace
+from kedge.engine.workspace import (
+    ConfigSource,
+    FixedConfig,
+    MakeExtensions,
+    MakeSource,
+    NoDirectory,
+    Workspace,
+    no_node,
+)
 from kedge.errors import (
     Busy,
     ClientNotAttached,
     ClientRetired,
     Invalid,
     KedgeError,
+    NoNode,
+    ServedElsewhere,
     SessionNotFound,
     ShuttingDown,
     StoreDamaged,
@@ -78,6 +91,7 @@ class Workspaces:
         self._clock = clock
         self._ids = ids
         self._encoder = encoder
+        self._user_config = user_config
         self._server = user_config.server
         self._placement = placement
 
@@ -131,10 +145,13 @@ class Workspaces:
     async def live_runs(self) -> list[RunRecord]:
         """Return the live Runs of all workspaces; a live Run holds its workspace open. A damaged one is skipped."""
         runs: list[RunRecord] = []
-        for workspace in await self._store.live_workspaces():
+        workspaces = await self._store.live_workspaces()
+        missing = await self._placement.without_node(workspace.path for workspace in workspaces)
+        for workspace in workspaces:
             if workspace.id not in self.unserved.damaged:
                 with suppress(StoreDamaged):
-                    runs += await self._store.live_runs(workspace.id)
+                    live = await self._store.live_runs(workspace.id)
+                    runs += [replace(run, waits_for_node=True) for run in live] if workspace.path in missing else live
         return runs
 
     def find(self, workspace_id: str) -> Workspace | None:
@@ -159,11 +176,13 @@ class Workspaces:
             raise session_not_found(workspace.id, session_id)
         workspace.evict_idle_lanes()
         # Another task may have added it while the store was read.
-        return workspace.lanes.setdefault(session_id, LaneState(session, workspace.feed))
+        return workspace.lanes.setdefault(session_id, LaneState(session, workspace.feed, workspace.has_directory))
 
     def new_lane(self, workspace: Workspace, session: SessionRecord) -> LaneState:
         workspace.evict_idle_lanes()
-        lane = workspace.lanes[session.id] = LaneState(session, workspace.feed, stale=False, loaded=True)
+        lane = workspace.lanes[session.id] = LaneState(
+            session, workspace.feed, workspace.has_directory, stale=False, loaded=True
+        )
         return lane
 
     @contextmanager
@@ -186,7 +205,13 @@ class Workspaces:
             raise Invalid(f"path must be absolute, not {path!r}.")
         self._openings += 1
         try:
-            await self._placement.locate(path)
+            try:
+                await self._placement.locate(path)
+            except NoNode:
+                return await self._open_without_directory(posixpath.normpath(path), client_id)
+            except ServedElsewhere:
+                await self.hand_over()  # this node may have it, without its directory
+                raise
             resolved = await self._files_of(path).run(_resolved, path)
             return await self._open_resolved(resolved, client_id)
         finally:
@@ -231,8 +256,7 @@ class Workspaces:
 
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
         async with self.opening(path):
-            if client_id is not None and client_id in self._retired:
-                raise client_retired(client_id)
+            self._refuse_retired(client_id)
             now = self._clock.now_ms()
             new_id = self._ids.new("w")
             new = WorkspaceRecord(new_id, path, now, first_position(new_id))
@@ -248,6 +272,42 @@ class Workspaces:
                 if was_open:
                     await workspace.reload_config()  # a file that is invalid by now is reported to the client
             return workspace
+
+    async def _open_without_directory(self, path: str, client_id: str | None) -> Workspace:
+        """Open a stored workspace whose directory no live node has. Its Runs begin when one has it."""
+        async with self.opening(path):
+            self._refuse_retired(client_id)
+            record = await self._store.workspace_at(path)
+            if record is None:
+                raise no_node(path)
+            self.unserved.refuse_damaged(record.id)
+            if (workspace := self._open.get(record.id)) is None:
+                await self._placement.acquire(record.id)
+                problem = f"No live node serves {path}, so its configuration is not in effect."
+                source = FixedConfig(self._user_config, problem)
+                workspace = self._new(
+                    record, source, source.config, NoDirectory(path), await self._store.bounds(record.id)
+                )
+                workspace.has_directory = False
+                workspace.set_config_problem(source.problem)
+                self._open[record.id] = workspace
+                self.idle_since = None
+            if client_id is not None:
+                workspace.claims = workspace.claims.opened(client_id, _now_ms())
+            self.sweep()
+            return workspace
+
+    async def hand_over(self) -> None:
+        """Close the workspaces whose directory another node has by now: it recovers them, and their Runs begin."""
+        waiting = [workspace for workspace in self.all() if not workspace.has_directory]
+        missing = await self._placement.without_node([workspace.record.path for workspace in waiting])
+        for workspace in waiting:
+            workspace.is_leaving = workspace.record.path not in missing
+        self.sweep()
+
+    def _refuse_retired(self, client_id: str | None) -> None:
+        if client_id in self._retired:
+            raise client_retired(str(client_id))
 
     async def _load(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
         try:
@@ -286,13 +346,19 @@ class Workspaces:
 
         files = self._files_of(record.path)
         source, config, problem = await files.run(load)
-        claims = Claims(int(self._server.hold_s * 1000), int(self._server.grace_s * 1000))
-        workspace = Workspace(record, source, config, claims, files)
-        workspace.trimmed_to, head = await self._store.bounds(record.id)
-        workspace.feed = Feed(record, head, self._store, self._encoder, self._clock, workspace)
+        workspace = self._new(record, source, config, files, await self._store.bounds(record.id))
         workspace.set_config_problem(problem)
         if self._make_extensions is not None:
             workspace.extensions = self._make_extensions(workspace)
+        return workspace
+
+    def _new(
+        self, record: WorkspaceRecord, source: ConfigSource, config: Config, files: FileThreads, bounds: tuple[int, int]
+    ) -> Workspace:
+        claims = Claims(int(self._server.hold_s * 1000), int(self._server.grace_s * 1000))
+        workspace = Workspace(record, source, config, claims, files)
+        workspace.trimmed_to, head = bounds
+        workspace.feed = Feed(record, head, self._store, self._encoder, self._clock, workspace)
         return workspace
 
     def _start_recovered(self, workspace: Workspace) -> None:
@@ -321,8 +387,7 @@ class Workspaces:
         self.sweep()
 
     def stream_opened(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
-        if client_id in self._retired:
-            raise client_retired(client_id)
+        self._refuse_retired(client_id)
         workspace.claims = workspace.claims.stream_opened(client_id, stream_id)
         self.sweep()
 
@@ -356,12 +421,6 @@ class Workspaces:
         _, head = await self._store.bounds(workspace_id)
         return Mirror(known.record, head, self._store, self._encoder, self._clock)
 
-    async def read_mirror(self, mirror: Mirror, after: int | None, session_id: str | None, *, deltas: bool) -> Reader:
-        workspace_id = mirror.workspace_id
-        if session_id and after is None and await self._store.session(workspace_id, session_id) is None:
-            raise session_not_found(workspace_id, session_id)
-        return await read_feed(mirror, self._store, after, session_id, deltas=deltas)
-
     # --- sweeping ------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
@@ -379,7 +438,7 @@ class Workspaces:
                 lapses.append(lapse)
             if workspace.is_held:
                 continue
-            if workspace.live_runs():
+            if workspace.live_runs() and not workspace.is_leaving:
                 self._reactions.abandoned(workspace)
             elif not workspace.has_kept:
                 self._close(workspace)
@@ -417,28 +476,6 @@ class Workspaces:
             self._timer.cancel()
         for workspace in self.all():
             self._close(workspace)
-
-
-async def read_feed(feed: Feed, store: Store, after: int | None, session_id: str | None, *, deltas: bool) -> Reader:
-    """Return a reader that first receives the pending Asks."""
-    reader = await feed.reader(after, session_id, deltas=deltas)
-    try:
-        # After the reader's start, so that no Ask is missed; one put meanwhile may be sent twice.
-        asks = await store.asks(feed.workspace_id)
-    except BaseException:
-        reader.close()
-        raise
-    for ask in asks:
-        if session_id in (None, ask.session_id):
-            data = feed.encoder.encode(None, ask.session_id, Asked(ask.run_id, ask.id), {"ask": {ask.id: ask}})
-            reader.hold(feed.shared(ask.id, data))
-    return reader
-
-
-def session_not_found(workspace_id: str, session_id: str) -> SessionNotFound:
-    return SessionNotFound(
-        f"Session {session_id} not found in workspace {workspace_id}. List sessions with: kedge sessions list"
-    )
 
 
 def client_retired(client_id: str) -> ClientRetired:

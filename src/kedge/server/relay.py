@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import httpx2
@@ -20,13 +20,14 @@ import msgspec
 from kedge.engine.engine import Engine
 from kedge.engine.feed import Reader
 from kedge.engine.mirror import Mirror
+from kedge.engine.readers import read_mirror
 from kedge.engine.workspaces import client_retired
 from kedge.errors import ClientRetired, KedgeError, NodeUnreachable, StoreUnavailable
 from kedge.server.asgi import STREAMED, HttpRequest, Streamed
 from kedge.server.cluster_node import ClusterNode
 from kedge.server.relay_frames import FrameBuffer, LogReplaced, take_frame
 from kedge.server.relay_routes import NAMED, RELAY_HEARTBEAT_S
-from kedge.server.stream import EventRoutes, Subscription
+from kedge.server.stream import EventRoutes, StreamReply, Subscription
 from kedge.store.leases import NodeInfo
 from kedge.waiting import wait_uncancelled
 from kedge.wire.relay_models import RelayNamed, RelayReader, RelayReaders
@@ -72,46 +73,55 @@ class Relays:
 
     async def stream(self, request: HttpRequest, node: NodeInfo) -> Streamed:
         """Send the events of a workspace to a client. Refused, before the first byte, if its node refuses."""
-        wanted = Subscription.of(request)
+        subscription = Subscription.of(request)
         workspace_id = request.path["id"]
         with self._events.counted():
             async with self._events.stream(request) as stream:
-                place: NodeInfo | None = node
-                while True:
+                holder: NodeInfo | None = node
+                while not (stream.is_over or self._engine.is_closing):
                     try:
-                        reading = self._reader(workspace_id, place, wanted)
-                        reader = await stream.while_connected(reading.__aenter__())
+                        subscription = await self._follow(stream, workspace_id, holder, subscription)
+                        holder = None if stream.is_over else await self._holder(workspace_id)
                     except (KedgeError, Refused):
                         if not stream.is_started:
                             raise
                         break  # the client connects again, and receives the reason
-                    try:
-                        await stream.follow(reader)
-                    finally:
-                        await reading.__aexit__(None, None, None)
-                    if stream.is_over or self._engine.is_closing:
-                        break
-                    wanted = msgspec.structs.replace(wanted, after=reader.position)
-                    place = await self._link.node.holder(workspace_id)
-                    if place is None and self._engine.workspaces.find(workspace_id) is None:
-                        break
                 await stream.end()
         return STREAMED
 
+    async def _follow(
+        self, stream: StreamReply, workspace_id: str, holder: NodeInfo | None, subscription: Subscription
+    ) -> Subscription:
+        """Send what one reader reads, until its feed ends. Return the subscription to what follows."""
+        async with AsyncExitStack() as stack:
+            opening = stack.enter_async_context(self._reader(workspace_id, holder, subscription))
+            reader = await stream.while_connected(opening)
+            await stream.follow(reader)
+        return msgspec.structs.replace(subscription, after=reader.position)
+
+    async def _holder(self, workspace_id: str) -> NodeInfo | None:
+        """Return the other node that serves the workspace; None: this one. Refused if none does."""
+        holder = await self._link.node.holder(workspace_id)
+        if holder is None and not self._is_here(workspace_id):
+            raise Refused("no node serves the workspace")
+        return holder
+
     @asynccontextmanager
-    async def _reader(self, workspace_id: str, place: NodeInfo | None, wanted: Subscription) -> AsyncIterator[Reader]:
-        """A reader at the place that serves the workspace now."""
+    async def _reader(
+        self, workspace_id: str, holder: NodeInfo | None, subscription: Subscription
+    ) -> AsyncIterator[Reader]:
+        """A reader of the workspace, where it is served now."""
         if (workspace := self._engine.workspaces.find(workspace_id)) is not None:
-            async with self._events.reader(workspace, wanted) as reader:
+            async with self._events.reader(workspace, subscription) as reader:
                 yield reader
             return
-        relay = self._relays.get(workspace_id) or await self._start(workspace_id, place)
+        relay = self._relays.get(workspace_id) or await self._start(workspace_id, holder)
         stream_id = self._new_name()
-        relay.enter(stream_id, wanted.client_id)
+        relay.enter(stream_id, subscription.client_id)
         try:
             await relay.until_entered(stream_id)
-            reader = await self._engine.workspaces.read_mirror(
-                relay.mirror, wanted.after, wanted.session_id, deltas=wanted.deltas
+            reader = await read_mirror(
+                relay.mirror, subscription.after, subscription.session_id, deltas=subscription.deltas
             )
             try:
                 yield reader

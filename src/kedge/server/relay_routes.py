@@ -17,7 +17,7 @@ from kedge.engine.feed import Reader
 from kedge.engine.workspace import Workspace
 from kedge.errors import ClientRetired, Forbidden, Invalid
 from kedge.server.asgi import STREAMED, HttpRequest, Route, Streamed, route
-from kedge.server.stream import EventRoutes, EventStream
+from kedge.server.stream import EventRoutes, StreamReply
 from kedge.wire import models as m
 from kedge.wire.relay_models import RelayNamed, RelayReaders, RelaySession
 
@@ -54,7 +54,7 @@ class RelayRoutes:
             reader = await workspace.feed.reader(request.query.after, None, deltas=True)
             relay = self._relays[relay_id] = _Relay(workspace, reader)
             try:
-                async with EventStream(request, RELAY_HEARTBEAT_S) as stream:
+                async with StreamReply(request, RELAY_HEARTBEAT_S) as stream:
                     await stream.follow(reader, SESSIONS + msgspec.json.encode(_sessions(workspace)) + b"\n\n")
                     await stream.end()
             finally:

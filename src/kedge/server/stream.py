@@ -45,7 +45,7 @@ class EventsQuery(Struct):
 
 
 class Subscription(Struct, frozen=True):
-    """What a client wants to read."""
+    """The query of a client for events."""
 
     client_id: str
     after: int | None
@@ -60,7 +60,7 @@ class Subscription(Struct, frozen=True):
         return cls(client_id, after, query.session_id, query.deltas)
 
 
-class EventStream:
+class StreamReply:
     """The response to one client: the frames of one reader, or of several one after the other."""
 
     def __init__(self, request: HttpRequest, heartbeat_s: float) -> None:
@@ -133,10 +133,10 @@ class EventRoutes:
         self.open_streams = 0
 
     async def events(self, request: HttpRequest) -> Streamed:
-        wanted = Subscription.of(request)
+        subscription = Subscription.of(request)
         workspace = self._engine.workspaces.get(request.path["id"])
         with self.counted():
-            async with self.reader(workspace, wanted) as reader, self.stream(request) as stream:
+            async with self.reader(workspace, subscription) as reader, self.stream(request) as stream:
                 await stream.follow(reader)
                 await stream.end()
         return STREAMED
@@ -151,28 +151,30 @@ class EventRoutes:
         finally:
             self.open_streams -= 1
 
-    def stream(self, request: HttpRequest) -> EventStream:
-        return EventStream(request, self._engine.config.server.heartbeat_s)
+    def stream(self, request: HttpRequest) -> StreamReply:
+        return StreamReply(request, self._engine.config.server.heartbeat_s)
 
     def new_id(self) -> str:
         self._next_id += 1
         return str(self._next_id)
 
     @asynccontextmanager
-    async def reader(self, workspace: Workspace, wanted: Subscription) -> AsyncIterator[Reader]:
+    async def reader(self, workspace: Workspace, subscription: Subscription) -> AsyncIterator[Reader]:
         """A reader of a workspace of this node, which the client holds meanwhile."""
         workspaces, stream_id = self._engine.workspaces, self.new_id()
         # Claim the workspace before the first await: otherwise it could be closed while the reader is created.
-        workspaces.stream_opened(workspace, wanted.client_id, stream_id)
+        workspaces.stream_opened(workspace, subscription.client_id, stream_id)
         try:
-            reader = await workspaces.read_events(workspace, wanted.after, wanted.session_id, deltas=wanted.deltas)
+            reader = await workspaces.read_events(
+                workspace, subscription.after, subscription.session_id, deltas=subscription.deltas
+            )
             try:
                 yield reader
             finally:
                 reader.close()
         finally:
             if not self._engine.is_closing:
-                workspaces.stream_closed(workspace, wanted.client_id, stream_id)
+                workspaces.stream_closed(workspace, subscription.client_id, stream_id)
 
     def routes(self) -> list[Route]:
         return [

@@ -196,6 +196,10 @@ class Store(Protocol):
         """Return the workspace of this path; store `new` if none exists."""
         ...
 
+    async def workspace_at(self, path: str) -> WorkspaceRecord | None:
+        """Return the workspace of this path, if it is stored."""
+        ...
+
     async def workspaces(self) -> list[WorkspaceRecord]: ...
 
     async def known_workspaces(self, after: str, limit: int) -> list[KnownWorkspace]:

@@ -214,6 +214,11 @@ class MemoryStore:
         await asyncio.sleep(0)
         return record
 
+    async def workspace_at(self, path: str) -> WorkspaceRecord | None:
+        codec.check_texts((path,))
+        await asyncio.sleep(0)
+        return next((log.record for log in self._own_data().logs.values() if log.record.path == path), None)
+
     async def workspaces(self) -> list[WorkspaceRecord]:
         result = [log.record for log in self._own_data().logs.values()]
         await asyncio.sleep(0)

@@ -150,12 +150,12 @@ class PostgresStore:
     # --- Records ------------------------------------------------------------------------------------------------------
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
-        if (known := await self._workspace_at(path)) is not None:
+        if (known := await self.workspace_at(path)) is not None:
             return known  # without a write: a known workspace can be opened when the disk is full
         return await self._change(lambda db: postgres_write.workspace(db, path, new))
 
     @_read()
-    async def _workspace_at(self, db: PostgresConnection, path: str) -> WorkspaceRecord | None:
+    async def workspace_at(self, db: PostgresConnection, path: str) -> WorkspaceRecord | None:
         codec.check_texts((path,))
         digest = hashlib.sha256(path.encode()).digest()
         row = await db.fetchrow("SELECT id, path, created_at, base FROM workspaces WHERE path_hash = $1", digest)

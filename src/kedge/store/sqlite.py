@@ -225,14 +225,14 @@ class SqliteStore:
     # --- Records ------------------------------------------------------------------------------------------------------
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
-        if (known := await self._workspace_at(path)) is not None:
+        if (known := await self.workspace_at(path)) is not None:
             return known  # without a write: a known workspace can be opened when the disk is full
         writer, _ = self.threads()
         subject = f"the workspace of {path}"
         return await writer.ask(lambda db: sqlite_write.workspace(db, path, new), subject, durable=True)
 
     @_read("the workspace of")
-    def _workspace_at(self, db: apsw.Connection, path: str) -> WorkspaceRecord | None:
+    def workspace_at(self, db: apsw.Connection, path: str) -> WorkspaceRecord | None:
         codec.check_texts((path,))
         row = db.execute("SELECT id, path, created_at, base FROM workspaces WHERE path = ?", (path,)).fetchone()
         return WorkspaceRecord(*row) if row else None

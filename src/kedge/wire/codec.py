@@ -24,12 +24,13 @@ def usage_body(usage: Usage) -> m.UsageBody:
 
 def run_body(run: RunRecord) -> m.RunBody:
     ended = run.state == "ended"
+    is_waiting = run.waits_for_node and not ended
     return m.RunBody(
         run_id=run.run_id,
         session_id=run.session_id,
         workspace_id=run.workspace_id,
         seq=run.seq,
-        state=run.state,
+        state="queued" if is_waiting and not run.steps else run.state,
         prompt=run.prompt.typed,
         accepted_at=run.accepted_at,
         usage=usage_body(run.usage),
@@ -43,7 +44,8 @@ def run_body(run: RunRecord) -> m.RunBody:
         reason=run.reason or UNSET,
         error=run.error or UNSET,
         folded_into=run.folded_into or UNSET,
-        started_at=run.started_at or UNSET,
+        started_at=(None if is_waiting and not run.steps else run.started_at) or UNSET,
+        waits_for_node=is_waiting or UNSET,
         ended_at=run.ended_at or UNSET,
         message_id=run.message_id or UNSET,
         text=run.text if ended else UNSET,
@@ -69,7 +71,12 @@ def trace_body(run: RunRecord) -> list[TraceBody]:
 
 def receipt(run: RunRecord) -> m.Receipt:
     return m.Receipt(
-        run_id=run.run_id, session_id=run.session_id, seq=run.seq, state=run.accepted_state, position=run.position
+        run_id=run.run_id,
+        session_id=run.session_id,
+        seq=run.seq,
+        state=run.accepted_state,
+        position=run.position,
+        waits_for_node=(run.waits_for_node and run.state != "ended") or UNSET,
     )
 
 

@@ -285,6 +285,8 @@ class RunBody(Struct, kw_only=True):
     #: The user who submitted it, and the one who cancelled it. Omitted: the owner.
     author: str | UnsetType = UNSET
     cancelled_by: str | UnsetType = UNSET
+    #: No live node of the cluster has the directory of the workspace: the Run begins when one has.
+    waits_for_node: bool | UnsetType = UNSET
 
 
 class Receipt(Struct, kw_only=True):
@@ -293,6 +295,7 @@ class Receipt(Struct, kw_only=True):
     seq: int
     state: Literal["queued", "active"]
     position: int
+    waits_for_node: bool | UnsetType = UNSET
 
 
 class CoveredBody(Struct, kw_only=True):

@@ -29,7 +29,7 @@ class RelayNamed(Struct):
 
 
 class RelaySession(Struct):
-    """What only the serving node knows about a session."""
+    """The state of a session that only the serving node has."""
 
     id: str
     attached_clients: int
