@@ -109,8 +109,8 @@ class Draft:
             return
         text = without_surrogates(text)
         last = self._parts[-1] if self._parts else None
-        is_new = last is None or last.kind != kind or last.signature
-        if is_new or (part_index is not None and part_index >= len(self._parts)):
+        is_new = last is None or last.kind != kind or bool(last.signature)
+        if is_new if part_index is None else part_index >= len(self._parts):
             self._parts.append(_DraftPart(kind))
         part = self._parts[-1]
         part.signature = signature
