@@ -132,8 +132,7 @@ class Mirror(Feed):
             self.end_message(message_id)
         for message in streaming:
             self.begin_message(message)
-        self.skip(head)
-        self.rejoin()
+        self.skip(head)  # all readers join again
         return bool(live)
 
 
