@@ -78,10 +78,11 @@ class Relays:
         with self._events.counted():
             async with self._events.stream(request) as stream:
                 holder: NodeInfo | None = node
-                while not (stream.is_over or self._engine.is_closing):
+                rest: Subscription | None = subscription
+                while rest is not None:
                     try:
-                        subscription = await self._follow(stream, workspace_id, holder, subscription)
-                        holder = None if stream.is_over else await self._holder(workspace_id)
+                        rest = await self._follow(stream, workspace_id, holder, rest)
+                        holder = await self._holder(workspace_id) if rest is not None else None
                     except (KedgeError, Refused):
                         if not stream.is_started:
                             raise
@@ -91,12 +92,15 @@ class Relays:
 
     async def _follow(
         self, stream: StreamReply, workspace_id: str, holder: NodeInfo | None, subscription: Subscription
-    ) -> Subscription:
-        """Send what one reader reads, until its feed ends. Return the subscription to what follows."""
+    ) -> Subscription | None:
+        """Send what one reader reads, until its feed ends. Return the subscription to what follows; None: the client
+        is gone, or this node stops."""
         async with AsyncExitStack() as stack:
             opening = stack.enter_async_context(self._reader(workspace_id, holder, subscription))
             reader = await stream.while_connected(opening)
             await stream.follow(reader)
+        if stream.is_over or self._engine.is_closing:
+            return None
         return msgspec.structs.replace(subscription, after=reader.position)
 
     async def _holder(self, workspace_id: str) -> NodeInfo | None:
