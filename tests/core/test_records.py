@@ -21,6 +21,7 @@ from kedge.core.commands import (
     Submit,
     WhenBusy,
 )
+from kedge.core.events import RunAccepted, RunResumed, RunStarted
 from kedge.core.lane import Lane, LaneRun, apply_all, decide
 from kedge.core.records import (
     Attachment,
@@ -382,6 +383,13 @@ def test_effort_of_the_session_is_for_its_model() -> None:
     assert session.effort_of(RunOptions(model="p/other")) == "", "another model may refuse it"
     assert session.effort_of(RunOptions(effort="")) == "", "the default of the model, for this Run"
     assert session.effort_of(RunOptions(model="p/other", effort="low")) == "low"
+
+
+def test_resumed_run_waits_for_no_node() -> None:
+    waiting = replace(new_record("a"), state="active", waits_for_node=True, started_at=1)
+    lane = apply_all(Lane(), (RunAccepted("a", 1, False, 1), RunStarted("a", 1), RunResumed("a", 5)))
+    resumed = project({"a": waiting}, (RunResumed("a", 5),), lane)["a"]
+    assert (resumed.waits_for_node, resumed.started_at, resumed.resumes, resumed.trace) == (False, 5, 1, ())
 
 
 # --- authors ---------------------------------------------------------------------------------------------------------

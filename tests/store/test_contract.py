@@ -446,6 +446,8 @@ async def test_workspace_is_created_once_for_a_path(store: Store) -> None:
     assert made[0].path == "/home/x"
     assert await store.workspaces() == [made[0]]
     other = await store.workspace("/home/ÿ/🗂", replace(first, id="other", path="/home/ÿ/🗂"))
+    assert await store.workspace_at("/home/ÿ/🗂") == other
+    assert await store.workspace_at("/home") is None
     assert await store.workspaces() == [made[0], other]
     with pytest.raises(VersionConflict):
         await store.workspace("/elsewhere", replace(first, id="other"))
