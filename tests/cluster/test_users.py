@@ -14,8 +14,6 @@ from tests.cluster.nodes import Nodes, until_status
 from tests.conformance.harness import Endpoint, Peer, Server, open_http
 
 pytestmark = pytest.mark.timeout(120)
-#: A lease whose renewals, and the reads of users with them, are further apart than the test waits. Seconds.
-LONG_LEASE_S = 600.0
 
 
 async def added(nodes: Nodes, node: Server, name: str, role: str) -> str:
@@ -65,23 +63,6 @@ async def test_revoke_ends_streams_at_all_nodes(nodes: Nodes, endpoint: Endpoint
                     await stream.until(lambda stream: stream.ended)
             assert await status(second, token) == 401
         assert await status(first, token) == 401
-
-
-async def test_serving_node_ends_forwarded_streams_at_once(
-    tmp_path: Path, postgres_url: str, endpoint: Endpoint, directory: Path
-) -> None:
-    nodes = Nodes(tmp_path / "nodes", postgres_url, endpoint.hosted.url, LONG_LEASE_S)
-    try:
-        first, second = nodes.add("a"), nodes.add("b")
-        async with nodes.peer(first, directory) as at_a:
-            token = await added(nodes, first, "eve", "spectator")
-            async with open_http(second.url, token) as http:
-                async with Peer(http, directory, workspace=at_a.workspace).stream() as stream:
-                    await revoked(nodes, first, "eve")  # b reads the users again in minutes
-                    with pytest.raises(httpx2.TransportError):
-                        await stream.until(lambda stream: stream.ended)
-    finally:
-        nodes.stop()
 
 
 async def test_signature_vouches_for_the_user(nodes: Nodes, directory: Path) -> None:

@@ -15,7 +15,9 @@ from kedge.cli.options import examples
         "kedge serve --store postgresql://kedge@db/kedge --node a --host tcp://10.0.0.1:7200 --allow-remote",
     )
 )
-@click.option("--host", "hosts", metavar="URL", multiple=True, help="Address to listen on, besides your own socket. Repeatable.")
+@click.option(
+    "--host", "hosts", metavar="URL", multiple=True, help="Address to listen on. Repeatable. Your own socket is added."
+)
 @click.option("--data-dir", metavar="DIR", type=click.Path(file_okay=False), help="Use this data directory.")
 @click.option(
     "--store",

@@ -13,6 +13,7 @@ from kedge.engine.feed import Frame
 from kedge.engine.mirror import Mirror, is_streaming
 from kedge.server.relay_routes import SESSIONS
 from kedge.wire import models as m
+from kedge.wire.event_models import GapBody
 from kedge.wire.relay_models import RelaySession
 
 
@@ -57,7 +58,7 @@ _session = msgspec.json.Decoder(_Session)
 _sessions = msgspec.json.Decoder(list[RelaySession])
 _presence = msgspec.json.Decoder(m.PresenceBody)
 _message = msgspec.json.Decoder(m.MessageBody)
-_gap = msgspec.json.Decoder(m.GapBody)
+_gap = msgspec.json.Decoder(GapBody)
 
 
 class LogReplaced(Exception):
