@@ -176,6 +176,10 @@ class Cluster(Protocol):
         """Return the other node that has to serve a request; None: this one."""
         ...
 
+    def guarded(self, scope: Scope, send: Send) -> Send:
+        """Return a `send` that drops the connection once another node may serve the workspace."""
+        ...
+
     async def named(self, name: str) -> NodeInfo:
         """Return another live node."""
         ...
@@ -280,6 +284,8 @@ class App:
             allowed = tuple(sorted(match[0]))
             raise MethodNotAllowed(f"Method {scope['method']} is not allowed; use {' or '.join(allowed)}.", allowed)
         query = _query(scope["query_string"], route)
+        if self._cluster is not None:
+            send = self._cluster.guarded(scope, send)
         request = HttpRequest(match[1], query, None, headers, scope, receive, send, asker)
         cluster = None if public or asker.node else self._cluster  # a request is forwarded once
         if cluster is not None and (node := await cluster.serving(route.spec, match[1])):

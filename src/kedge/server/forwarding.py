@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,12 +21,13 @@ from msgspec import Struct
 
 from kedge.engine.engine import Engine
 from kedge.errors import Invalid, KedgeError, NodeUnreachable, Starting, Unauthorized
-from kedge.server.asgi import STREAMED, HttpRequest, Streamed, target_of
+from kedge.server.asgi import STREAMED, HttpRequest, Scope, Send, Streamed, target_of
 from kedge.server.auth import NODE_SCHEME
 from kedge.server.cluster_node import ClusterNode
 from kedge.server.relay import Refused, Relays
 from kedge.server.stream import EventRoutes, EventsQuery
 from kedge.store.leases import NodeInfo
+from kedge.waiting import retrieve_exception
 from kedge.wire.openapi import RouteSpec
 
 log = logging.getLogger("kedge.server")
@@ -116,14 +117,31 @@ class Forwarder:
     def verify(self, header: str, method: str, target: str) -> tuple[str, str]:
         if self._secret is None:
             raise Unauthorized("This node has no KEDGE_CLUSTER_SECRET and accepts no requests of other nodes.")
-        return self._secret.verify(header, method, target, int(self._now_s()))
+        verified = self._secret.verify(header, method, target, int(self._now_s()))
+        self._check_sure()
+        return verified
 
     async def serving(self, spec: RouteSpec, path: dict[str, str]) -> NodeInfo | None:
-        if not self.node.is_sure:
-            raise Starting("This node was paused or has lost its database; it starts again. Try again in a moment.")
+        self._check_sure()
         if not spec.path.startswith("/workspaces/{id}") or self._engine.workspaces.find(path["id"]) is not None:
             return None
         return await self.node.holder(path["id"])
+
+    def _check_sure(self) -> None:
+        if not self.node.is_sure:
+            raise Starting("This node was paused or has lost its database; it starts again. Try again in a moment.")
+
+    def guarded(self, scope: Scope, send: Send) -> Send:
+        """Return a `send` for a stream. A process that was stopped has old texts of messages in memory, and may run for
+        a moment before it starts again: a client must not take them for the last ones."""
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            if self.node.is_sure:
+                await send(message)
+            else:
+                scope["kedge.abort"]()
+
+        return sending
 
     async def named(self, name: str) -> NodeInfo:
         return await self.node.by_name(name)
@@ -206,18 +224,24 @@ class Forwarder:
         sent = request.url.raw_path.decode("latin-1")
         signature = self._secret.sign(self.node.info.name, user, method, sent, int(self._now_s()))
         request.headers["authorization"] = signature
+        sending = asyncio.ensure_future(client.send(request, stream=True))
         try:
-            response: httpx2.Response = await self.unless_dead(node, client.send(request, stream=True))
+            response: httpx2.Response = await self.unless_dead(node, sending)
         except httpx2.TransportError as error:
             raise NodeUnreachable(
                 f"Node {node.name} serves this and cannot be reached ({type(error).__name__}). Try again."
             ) from None
+        except asyncio.CancelledError:
+            if sending.done() and not sending.cancelled() and sending.exception() is None:
+                await sending.result().aclose()  # a stream that nothing reads would hold its workspace open
+            raise
         return response
 
-    async def unless_dead(self, node: NodeInfo, work: Coroutine[Any, Any, Any]) -> Any:
+    async def unless_dead(self, node: NodeInfo, work: Awaitable[Any]) -> Any:
         """Return the result of `work`. NodeUnreachable once the node is known to be dead: it may only be stopped, and
         keep its connections."""
         task, death = asyncio.ensure_future(work), self.node.death_of(node)
+        task.add_done_callback(retrieve_exception)  # this request may end before it
         try:
             await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
