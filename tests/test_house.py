@@ -120,7 +120,7 @@ OTHER_MACHINES = {
     "tests/cluster/travel.py": 2,
     "tests/warden/test_server_alive.py": 1,
     "tests/store/test_sqlite_damage.py": 4,
-    "proof/sim/test_loop.py": 9,
+    "proof/sim/test_loop.py": 12,
     "tests/client/test_sync_client.py": 1,
     "tests/polling.py": 2,
     "tests/tools/sessions.py": 1,

@@ -23,6 +23,8 @@ T = TypeVar("T")
 DIRECTORY = "/"
 #: Attempts of one request. With the longest pauses they last far beyond the last fault.
 ATTEMPTS_MAX = 60
+#: A client that leaves is away for so much longer than the time of its act. Ratio.
+LEAVE_FACTOR = 5
 #: Errors that pass, or that leave open whether the request was carried out.
 _RETRYABLE = (Unreachable, Unavailable, WorkspaceClosing, WorkspaceNotFound)
 
@@ -57,16 +59,26 @@ class WatchedStream:
     #: The first Position that the server named.
     began_at: int | None = None
     connected_at: list[float] = field(default_factory=list)
+    #: When the client noticed that a connection was lost, or could not be made.
+    lost_at: list[float] = field(default_factory=list)
+    #: The server of each of these connections.
+    entered: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
-    def on_connected(self, position: int) -> None:
+    def on_connected(self, position: int, entered: str) -> None:
         """Called when the server has named the Position at which the stream begins."""
         self.connected_at.append(self.state.loop.time())
+        self.entered.append(entered)
         if self.began_at is None:
             self.began_at = position
         head = self.state.data.logs[self.state.workspace_id].head
         if position > head:
             self.broken.append(f"a stream begins at {position}, after the head of the log, {head}")
+
+    def on_change(self, is_connected: bool) -> None:
+        """Called when the client has connected, or has noticed the loss of its connection."""
+        if not is_connected:
+            self.lost_at.append(self.state.loop.time())
 
     def on_event(self, event: StreamEvent) -> None:
         self.events.append(event)
@@ -81,6 +93,8 @@ class SimClient:
         self.client = state.new_client(self.transport, number)
         self.id = self.client.client_id
         self.session, self.deltas = state.plan.streams[number]
+        # Several nodes may be paused or away one after another.
+        self._give_up_s = 20.0 if state.plan.nodes == 1 else 60.0
         self.answer = state.plan.answers[number]
         self.watched: list[WatchedStream] = []
         self.requests: list[Request] = []
@@ -104,9 +118,10 @@ class SimClient:
             watched = WatchedStream(self.state, session_id, self.deltas)
             self.watched.append(watched)
             events = self.client.events(
-                self.state.workspace_id, session_id=session_id, deltas=self.deltas, give_up_s=20.0
+                self.state.workspace_id, session_id=session_id, deltas=self.deltas, give_up_s=self._give_up_s
             )
             watched.stream = events
+            events.on_connected = watched.on_change
             self.transport.on_connected = watched.on_connected
             try:
                 async with events:
@@ -238,6 +253,8 @@ class SimClient:
                 return await self._retry(lambda: client.wait_run(workspace, run_id, 30.0), request)
             case "look":
                 return await self._retry(lambda: client.session_runs(workspace, session_id), request)
+            case "open":
+                return await self._retry(lambda: client.create_workspace(DIRECTORY), request)
             case "shell":
                 state.typed[act.script] += 1
                 return await client.shell(workspace, session_id, act.script)
@@ -287,5 +304,5 @@ class SimClient:
         if self.watching is not None:
             self.watching.cancel()
             await asyncio.wait({self.watching})
-        await asyncio.sleep(away_s * 5)
+        await asyncio.sleep(away_s * LEAVE_FACTOR)
         self.start_watching()

@@ -218,6 +218,7 @@ class _Judge:
         self._check_run(run)
         stored = self.data.runs.get((self.state.workspace_id, run.run_id))
         is_late = bool(self.state.counts["store full"])  # a pending cancel ends a queued Run when it is written
+        is_late = is_late or bool(self.state.node_pauses)  # the node that it is connected to may be paused
         if stored is None or stored.ended_at is None or request.attempts > 1 or is_late:
             return
         if max(sim_time(stored.ended_at), request.sent_at) + WAIT_REPLY_S_MAX < request.replied_at:

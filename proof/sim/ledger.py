@@ -83,6 +83,9 @@ class SessionLedger:
     _stop_requested_ms: dict[str, int] = field(default_factory=dict)
     #: The Run that each steering prompt is meant for: the active one when it was accepted, or marked to fold.
     _folds_into: dict[str, str | None] = field(default_factory=dict)
+    #: The last Step of each Run, and the Runs that may start theirs again: they were resumed since.
+    _steps: dict[str, int] = field(default_factory=dict)
+    _repeats: set[str] = field(default_factory=set)
     #: The Run that has just ended: the Runs inside it must end next, with the same outcome.
     _ended_host: tuple[str, Outcome] | None = None
     #: The Run whose end must be reported next.
@@ -121,8 +124,10 @@ class SessionLedger:
             case RunResumed():
                 self._check_works(event, event.run_id)
                 self.resumed.add(event.run_id)
+                self._repeats.add(event.run_id)
             case StepStarted():
                 self._check_works(event, event.run_id)
+                self._start_step(event)
             case Asked():
                 self._check_may_ask(event)
             case RunFolded():
@@ -199,6 +204,15 @@ class SessionLedger:
             self._report(f"{event} of a Run that is not active")
         if run_id in self._stopping:
             self._report(f"{event} of a Run that is stopping")
+
+    def _start_step(self, event: StepStarted) -> None:
+        """The Steps of a Run are numbered from 1. Only a Run that was resumed starts its last one again."""
+        last = self._steps.get(event.run_id, 0)
+        expected = {last + 1, last} if event.run_id in self._repeats else {last + 1}
+        if event.step not in expected:
+            self._report(f"{event} after Step {last}")
+        self._steps[event.run_id] = event.step
+        self._repeats.discard(event.run_id)
 
     def _check_may_ask(self, event: Asked) -> None:
         if event.run_id in self._stopping or event.run_id != self._active:

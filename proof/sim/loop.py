@@ -8,7 +8,7 @@ when none is.
 - There are three schedules. `fifo` is asyncio's own order. `random` picks any ready task. `priority` always runs the
   task of the highest priority, and sometimes moves it to the end: that finds races that need one very slow task.
 - A process consists of the tasks started in its context. A killed process is frozen: its tasks are never called again.
-  They are not cancelled, because a crash runs no `finally`.
+  They are not cancelled, because a crash runs no `finally`. The calls of a paused process wait until it continues.
 """
 
 from __future__ import annotations
@@ -40,19 +40,35 @@ class Stuck(Exception):
 
 
 class SimProcess:
-    """A simulated process: all tasks started in it die with it."""
+    """A simulated process: all tasks started in it die with it, and stand still while it is paused."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.is_dead = False
+        self.is_dead = self.is_paused = self.was_paused = False
+        #: The calls that became ready while it was paused, with the numbers of their tasks.
+        self.held: list[tuple[asyncio.Handle, int]] = []
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
 
+    def pause(self) -> None:
+        self.is_paused = self.was_paused = True
+
     def kill(self) -> None:
         self.is_dead = True
+        self.held.clear()
 
 
 _process: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
+
+
+def outside() -> contextvars.Context:
+    """Return a context for calls that belong to no process: they happen whatever becomes of the caller's process."""
+    return contextvars.Context()
+
+
+def current_process() -> SimProcess | None:
+    """Return the process whose call this is."""
+    return _process.get()
 
 
 class _Call(asyncio.Handle):
@@ -151,6 +167,13 @@ class SimLoop(asyncio.BaseEventLoop):
         """Start a task in this process."""
         return self.create_task(work, name=name, context=process.context.copy())
 
+    def resume(self, process: SimProcess) -> None:
+        """Let a paused process continue, with all that has happened meanwhile."""
+        process.is_paused = False
+        held, process.held = process.held, []
+        for handle, number in held:
+            self._put(handle, number)
+
     def _new_task(
         self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], context: contextvars.Context | None = None
     ) -> asyncio.Task[T]:
@@ -206,7 +229,9 @@ class SimLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 context = handle._context  # type: ignore[attr-defined]
                 process = context.get(_process)
-                if process is None or not process.is_dead:
+                if process is not None and process.is_paused and not process.is_dead:
+                    process.held.append((handle, number))
+                elif process is None or not process.is_dead:
                     try:
                         context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
                     except (SystemExit, KeyboardInterrupt):

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -31,6 +32,7 @@ from kedge.llm.base import Model, ModelEnd, ModelPart, ModelRequest, TextDelta
 from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import PipedProcess, Process, Processes
 from kedge.tools.tool_failed import ToolFailed
+from proof.sim.loop import SimProcess, current_process, outside
 
 #: The longest pause between two words, and the longest a quick command takes. Seconds.
 WORD_S, QUICK_S = 0.3, 0.5
@@ -55,8 +57,8 @@ class SimModel:
         self._calls = 0
         #: Attempts of a Step, by its script.
         self._attempts: Counter[tuple[str, int]] = Counter()
-        #: Open streams of one prompt: more than one means that a Run was started twice.
-        self.streaming: Counter[str] = Counter()
+        #: Open streams of one prompt in one process: more than one means that a Run was started twice.
+        self.streaming: Counter[tuple[SimProcess | None, str]] = Counter()
         self.faults: list[str] = []
         #: The messages that rewinds removed.
         self.cut: Mapping[str, Message] = {}
@@ -69,26 +71,28 @@ class SimModel:
 
     async def close(self) -> None: ...
 
-    def forget_streams(self) -> None:
-        """Forget the streams of a killed process."""
-        self.streaming.clear()
-
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPart]]:
         for message in request.messages:
             if message.id.removesuffix("-results") in self.cut:
                 self.faults.append(f"a model received {message.id}, which a rewind had removed")
         name, answer = self._answer(request)
-        self.streaming[name] += 1
-        if self.streaming[name] > 1:
+        key = current_process(), name
+        self.streaming[key] += 1
+        if self.streaming[key] > 1:
             self.faults.append(f"two Steps of {name!r} at once")
         try:
             async with aclosing(answer) as parts:
                 yield parts
         finally:
-            self.streaming[name] -= 1
+            self.streaming[key] -= 1
 
     def _answer(self, request: ModelRequest) -> tuple[str, AsyncGenerator[ModelPart, None]]:
+        if not request.messages:
+            # A process that wakes up reads what another one has written since: its prompt may be cancelled.
+            if (process := current_process()) is None or not process.was_paused:
+                self.faults.append("a model received no messages")
+            raise ModelFailed("no messages")
         *before, last = request.messages
         if request.system == NoPrompts.title:
             return f"title of {last.text}", self._title()
@@ -186,7 +190,8 @@ class ProcessStart(Struct, frozen=True):
 
 
 class SimProcesses:
-    """Tool processes in memory. They die with the server that started them, as with the warden."""
+    """Tool processes in memory. They die with the server that started them, or when it is too late for it to keep them
+    alive, as with the warden."""
 
     environment: Mapping[str, str] = {"PATH": ""}
     can_confine = True
@@ -197,12 +202,34 @@ class SimProcesses:
         self._alive: dict[int, _SimProcess] = {}
         self._last_pid = 0
         self.starts: list[ProcessStart] = []
+        #: The duration of a command that hangs. Seconds.
+        self.hang_s = HANG_S
+        #: Converts CLOCK_BOOTTIME to the time of the loop.
+        self.loop_time: Callable[[float], float] = lambda boot_time: boot_time
+        #: Called with each command that is started.
+        self.on_start: Callable[[str], None] = lambda command: None
+        self._alive_until = math.inf
 
     async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         return self
 
     def stay_alive(self, until: float) -> None:
-        pass
+        # The keeper is a process of its own, which continues while the server is paused.
+        self._alive_until = self.loop_time(until)
+        asyncio.get_running_loop().call_at(self._alive_until, self._end_late, context=outside())
+
+    def _end_late(self) -> None:
+        if self.is_late:
+            self.kill_all()
+
+    @property
+    def is_late(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._alive_until
+
+    def start_again(self) -> None:
+        """Replace the keeper by another one, for another server."""
+        self.kill_all()
+        self._alive_until = math.inf
 
     async def close(self) -> None:
         self.kill_all()
@@ -233,15 +260,16 @@ class SimProcesses:
         if self._rng.random() < 0.5:  # else immediately: a cancel at the same time is too late
             await asyncio.sleep(self._rng.random() ** 3 * 0.05)
         kind = command.rpartition(" ")[2]
-        if kind == "broken":
+        if kind == "broken" or self.is_late:
             raise ToolFailed("it cannot be started")
+        self.on_start(command)
         self._last_pid += 1
         process = _SimProcess(self._last_pid, command, self._alive)
         self._alive[process.pid] = process
         self.counts[f"{command} process"] += 1
         loop = asyncio.get_running_loop()
-        lasts_s = self._rng.random() * QUICK_S if kind not in ("hang", "stubborn") else HANG_S
-        loop.call_later(lasts_s, process.exit)
+        lasts_s = self._rng.random() * QUICK_S if kind not in ("hang", "stubborn") else self.hang_s
+        loop.call_later(lasts_s, process.exit, context=outside())
         return process
 
     async def start_piped(

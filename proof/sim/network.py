@@ -39,28 +39,31 @@ class Network:
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
         self._loop = loop
         self._rng = rng
-        self._server: tuple[SimProcess, App] | None = None
+        #: By address: "" if there is one server only.
+        self._servers: dict[str, tuple[SimProcess, App]] = {}
         self._connections: list[Connection] = []
+        #: Returns the address that a client connects to.
+        self.choose: Callable[[], str] = lambda: ""
+        #: Pairs of nodes, the sender first, and the time until which nothing reaches the second one.
+        self._down_until: dict[tuple[str, str], float] = {}
         #: The probability of a cut, for each piece of data that is sent.
         self.cut_rate = 0.0
         self.cuts = 0
 
-    def listen(self, process: SimProcess, app: App) -> None:
-        self._server = (process, app)
+    def listen(self, process: SimProcess, app: App, address: str = "") -> None:
+        self._servers[address] = (process, app)
 
-    def refuse_connections(self) -> None:
+    def refuse_connections(self, address: str = "") -> None:
         """Refuse new connections; existing ones continue."""
-        self._server = None
+        self._servers.pop(address, None)
 
-    def stop_listening(self) -> None:
-        """Refuse new connections, and break all existing ones."""
-        self.refuse_connections()
-        self.cut_all()
-
-    def cut_all(self) -> None:
+    def stop_listening(self, address: str = "") -> None:
+        """Refuse new connections, and break all existing ones: also those that this server has opened."""
+        self.refuse_connections(address)
         for connection in self._connections:
-            connection.cut()
-        self._connections.clear()
+            if address in (connection.server, connection.client):
+                connection.cut()
+        self._connections = [known for known in self._connections if not known.is_closed]
 
     def cut_of(self, client: str) -> None:
         for connection in self._connections:
@@ -68,12 +71,33 @@ class Network:
                 self.cuts += not connection.is_closed
                 connection.cut()
 
-    async def connect(self, scope: Message, body: bytes, client: str) -> Connection:
+    def hang_up(self, client: str, address: str | None) -> None:
+        """Close the connections of a client, or those of a node to another one."""
+        for connection in self._connections:
+            if connection.client == client and address in (None, connection.server):
+                connection.cut()
+
+    def take_down(self, sender: str, receiver: str, for_s: float) -> None:
+        """Break the connections from one node to another, and refuse new ones for this time."""
+        until = self._down_until.get((sender, receiver), 0.0)
+        self._down_until[sender, receiver] = max(until, self._loop.time() + for_s)
+        for connection in self._connections:
+            if (connection.client, connection.server) == (sender, receiver):
+                connection.cut()
+
+    def repair(self) -> None:
+        """Stop all faults of the network."""
+        self.cut_rate = 0.0
+        self._down_until.clear()
+
+    async def connect(self, scope: Message, body: bytes, client: str, address: str, *, is_local: bool) -> Connection:
         await self.delay()
-        if self._server is None or self._is_cut():
+        server = self._servers.get(address)
+        is_down = self._loop.time() < self._down_until.get((client, address), 0.0)
+        if server is None or is_down or self._is_cut():
             raise httpx2.ConnectError("connection refused")
-        process, app = self._server
-        connection = Connection(self, scope, body, client)
+        process, app = server
+        connection = Connection(self, {**scope, "kedge.local_socket": is_local}, body, client, address)
         self._connections = [known for known in self._connections if not known.is_closed]
         self._connections.append(connection)
         self._loop.spawn(process, connection.serve(app), f"{scope['method']} {scope['path']}")
@@ -98,11 +122,12 @@ class Network:
 class Connection:
     """One request and its reply. The server's half runs in the server's process, the client's in the client's."""
 
-    def __init__(self, network: Network, scope: Message, body: bytes, client: str) -> None:
+    def __init__(self, network: Network, scope: Message, body: bytes, client: str, server: str) -> None:
         self.client = client
+        self.server = server
         self._network = network
         self._body: bytes | None = body
-        own = {"type": "http", "kedge.local_socket": True, "kedge.abort": self.cut, "kedge.drain": self._drain}
+        own = {"type": "http", "kedge.abort": self.cut, "kedge.drain": self._drain}
         self._scope = {**scope, **own}
         self._start: Message | None = None
         self._pieces: list[bytes] = []
@@ -211,20 +236,24 @@ def _wake(waiting: list[asyncio.Future[None]]) -> None:
 
 
 class SimTransport(httpx2.AsyncBaseTransport):
-    """The transport below the client's HTTP library."""
+    """The transport below the HTTP library of a client, or of a node that connects to another one."""
 
-    def __init__(self, network: Network, client: str) -> None:
+    def __init__(self, network: Network, client: str, address: str | None = None) -> None:
+        """`address`: that of the other node; None: a client connects to any node."""
         self._network = network
         self._client = client
+        self._address = address
+        self._is_closed = False
         #: The client does not read before this time.
         self.paused_until = 0.0
-        #: Called with the Position at which a stream begins, which the server sends first.
-        self.on_connected: Callable[[int], None] = lambda position: None
+        #: Called with the Position at which a stream begins, which the server sends first, and the server's address.
+        self.on_connected: Callable[[int, str], None] = lambda position, address: None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         scope = {
             "method": request.method,
             "path": request.url.path,
+            "raw_path": request.url.raw_path.partition(b"?")[0],
             "query_string": request.url.query,
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
         }
@@ -232,11 +261,20 @@ class SimTransport(httpx2.AsyncBaseTransport):
         connection, (status, headers) = await self.send(scope, await request.aread(), timeout)
         return httpx2.Response(status, headers=headers, stream=_Body(self, connection, timeout))
 
+    async def aclose(self) -> None:
+        """Close all connections, as a pool of connections does; also those that are being made."""
+        self._is_closed = True
+        self._network.hang_up(self._client, self._address)
+
     async def send(self, scope: Message, body: bytes, timeout: float | None) -> tuple[Connection, Head]:
         connection = None
         try:
             async with asyncio.timeout(timeout):
-                connection = await self._network.connect(scope, body, self._client)
+                address = self._network.choose() if self._address is None else self._address
+                is_local = self._address is None
+                connection = await self._network.connect(scope, body, self._client, address, is_local=is_local)
+                if self._is_closed:
+                    connection.cut()
                 head = await connection.head()
         except BaseException as error:
             if connection is not None:
@@ -341,7 +379,7 @@ class _Body(httpx2.AsyncByteStream):
             if not data:
                 return
             if (began := _CONNECTED.search(data)) is not None:
-                self._transport.on_connected(int(began[1]))
+                self._transport.on_connected(int(began[1]), self._connection.server)
             yield data
 
     async def aclose(self) -> None:

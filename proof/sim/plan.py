@@ -33,12 +33,15 @@ ClientAct = Literal[
     "drop",
     "pause",
     "leave",
+    "open",
 ]
 #: Acts of the machine: faults.
 Fault = Literal[
     "crash", "kill", "restart", "store_down", "store_full", "store_slow", "store_faults", "cuts", "nth", "clock"
 ]
-Kind = ClientAct | Fault
+#: Acts of the machines of a cluster: faults of one node.
+NodeFault = Literal["node_pause", "node_store", "link_down"]
+Kind = ClientAct | Fault | NodeFault
 #: Faults, with the probability of each in one plan.
 FAULTS: tuple[tuple[Fault, float], ...] = (
     ("crash", 0.15),
@@ -101,6 +104,8 @@ SAME_CALLS_RATE = 0.1
 #: In one plan: the store is full or slow when a cancel comes; and for how long at most. Seconds.
 FULL_STORE_RATE, SLOW_RATE = 0.2, 0.05
 AWAY_S_MAX = (0.5, 5.0, 30.0, 120.0)
+#: The node of an act: the one that holds the workspace.
+HOLDER = -1
 #: The clock is set by whole days. Seconds.
 DAY_S = 86_400
 
@@ -121,6 +126,8 @@ class Act(Struct, frozen=True):
     is_bound_to_client: bool = False
     #: For a mode: the one to switch to. For a submit: that of its Run; None: the session's.
     mode: Mode | None = None
+    #: The node that a fault meets; HOLDER: the one that has the lease of the workspace then.
+    node: int = 0
     for_s: float = 0.0
     rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
@@ -143,6 +150,8 @@ class Plan(Struct, frozen=True):
     uses_http_library: bool = False
     #: A small model writes titles.
     titles: bool = False
+    #: More than one: servers with leases on one store, and clients that change the server with each request.
+    nodes: int = 1
 
 
 def draw(seed: int) -> Plan:
@@ -159,7 +168,7 @@ def draw(seed: int) -> Plan:
         kind: ClientAct = rng.choice(_CLIENT_ACTS) if prompts else "submit"
         at = rng.choice(moments) if rng.random() < 0.6 else rng.random() * SPAN_S
         client, session = rng.randrange(clients), rng.randrange(sessions)
-        acts.append(_client_act(rng, kind, at, client, session, prompts))
+        acts.append(client_act(rng, kind, at, client, session, prompts))
         if kind == "submit" and rng.random() < 0.2:
             # A cancel soon enough to meet this Run while it is active.
             stop: ClientAct = rng.choice(("cancel", "cancel_run"))
@@ -167,7 +176,7 @@ def draw(seed: int) -> Plan:
         prompts += kind == "submit"
     for fault, rate in FAULTS:
         if rng.random() < rate:
-            acts.append(_fault(rng, fault, rng.random() * (SPAN_S + 2)))
+            acts.append(fault_act(rng, fault, rng.random() * (SPAN_S + 2)))
     plan = Plan(
         seed,
         rng.choice(("fifo", "random", "random", "priority")),
@@ -264,7 +273,7 @@ def _with_full_context(rng: random.Random, script: str) -> str:
     return f"{name}:{';'.join([*rows[:full], f'full {rows[full]}', *rows[full + 1 :]])}"
 
 
-def _client_act(rng: random.Random, kind: ClientAct, at: float, client: int, session: int, prompts: int) -> Act:
+def client_act(rng: random.Random, kind: ClientAct, at: float, client: int, session: int, prompts: int) -> Act:
     if kind != "submit":
         before = rng.randrange(prompts) if rng.random() < 0.6 else None
         return Act(at, kind, client, session, rng.randrange(prompts), before, for_s=rng.random() * 4)
@@ -284,7 +293,7 @@ def _client_act(rng: random.Random, kind: ClientAct, at: float, client: int, ses
     )
 
 
-def _fault(rng: random.Random, kind: Fault, at: float) -> Act:
+def fault_act(rng: random.Random, kind: Fault, at: float) -> Act:
     match kind:
         case "store_faults":
             rates = (rng.choice((0.0, 0.1, 0.3)), rng.choice((0.0, 0.1, 0.3)), rng.choice((0.0, 0.1)))

@@ -21,9 +21,9 @@ HOST, TOKEN = "http://localhost:1", "0123456789abcdef"
 class SimClock:
     """The machine's clock. It is set by whole days only, and no simulation lasts a day: see `sim_time`."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, days: int = 0) -> None:
         self._loop = loop
-        self._day_s = 19_700 * DAY_S
+        self._day_s = (19_700 + days) * DAY_S
 
     def now_ms(self) -> int:
         return 1000 * self._day_s + int(1000 * self._loop.time())
@@ -49,6 +49,8 @@ class SimState:
         self.counts: Counter[str] = Counter()
         self.crashed_at: list[float] = []
         self.restarted_at: list[float] = []
+        #: Nodes, and the times between which each was paused.
+        self.node_pauses: list[tuple[str, float, float]] = []
         self.workspace_id = ""
         self.session_ids: list[str] = []
         #: The Run of each prompt of the plan, once it is known.
@@ -75,18 +77,19 @@ class SimState:
 
     @property
     def was_interrupted(self) -> bool:
-        """Was a server process killed or stopped?"""
-        return bool(self.counts["crash"] or self.counts["orderly restart"])
+        """Was a server process killed or stopped, or did it start again?"""
+        return bool(self.crashed_at or self.restarted_at)
 
     def process_was_lost(self, since: float, until: float) -> bool:
-        """Was a server process killed or stopped between these times? Its memory is gone then."""
-        return any(since <= at <= until for at in (*self.crashed_at, *self.restarted_at))
+        """Was a server process killed, stopped or paused between these times? Its memory is gone then."""
+        paused_at = [began for _, began, _ in self.node_pauses]
+        return any(since <= at <= until for at in (*self.crashed_at, *self.restarted_at, *paused_at))
 
     @property
     def is_calm(self) -> bool:
         """Has no fault happened that a client could notice? Then every request is answered, and at once."""
-        lost = self.network.cuts or self.counts["client that leaves"]
-        return not (self.was_interrupted or self.store_failed or lost)
+        lost = self.network.cuts or self.counts["client that leaves"] or self.counts["link between nodes down"]
+        return not (self.was_interrupted or self.store_failed or self.counts["node paused"] or lost)
 
     def new_client(self, network: SimTransport, number: int) -> Client:
         transport = Transport if self.plan.uses_http_library else ShortTransport

@@ -16,6 +16,7 @@ from kedge.errors import StoreUnavailable
 from kedge.store import codec
 from kedge.store.base import Write
 from kedge.store.memory import MemoryData, MemoryStore
+from kedge.store.memory_leases import MemoryLeases
 
 #: The longest a write takes. Seconds.
 WRITE_S = 0.02
@@ -89,12 +90,12 @@ class Faults:
 
 
 class FaultyStore(MemoryStore):
-    def __init__(self, data: MemoryData, faults: Faults) -> None:
-        super().__init__(data)
+    def __init__(self, data: MemoryData, faults: Faults, leases: MemoryLeases | None = None) -> None:
+        super().__init__(data, leases)
         self._faults = faults
 
     async def open(self) -> None:
-        self._faults.check_read()
+        await self._reach()
         await super().open()
 
     async def append(self, write: Write) -> int:
@@ -102,12 +103,19 @@ class FaultyStore(MemoryStore):
         if asyncio.get_running_loop().time() < faults.slow_until:
             faults.counts["slow write"] += 1
             await asyncio.sleep(faults.rng.random() * SLOW_WRITE_S)
-        await asyncio.sleep(faults.rng.random() ** 3 * WRITE_S)
-        number = faults.check_before()
-        head = await super().append(write)
+        number, head = await self._send(write)
         self._check_write(write)
         faults.check_after(number)
         return head
+
+    async def _send(self, write: Write) -> tuple[int, int]:
+        """Return the number of the write, and the new head of the log."""
+        await asyncio.sleep(self._faults.rng.random() ** 3 * WRITE_S)
+        return self._faults.check_before(), await super().append(write)
+
+    async def _reach(self) -> None:
+        """Fail or wait if the store does not answer this server."""
+        self._faults.check_read()
 
     def _append(self, write: Write) -> int:
         # In the call that writes: a server that is killed next has still written it (seed 599178).
@@ -164,7 +172,7 @@ class FaultyStore(MemoryStore):
             return attribute
 
         async def read(*args: Any, **options: Any) -> Any:
-            self._faults.check_read()
+            await self._reach()
             return await attribute(*args, **options)
 
         return read

@@ -28,6 +28,8 @@ from proof.sim.state import SimState, sim_time
 #: From an append until a connected client that reads has the event; and the same after a store error, which is still
 #: before the next heartbeat. Seconds.
 ARRIVAL_S_MAX, LATE_ARRIVAL_S_MAX = 5.0, 12.0
+#: From the pause of a node until others know that its lease has ended. Seconds.
+NODE_LOST_S = 6.0
 #: A crash may lose streamed text that was not stored yet, of at most this age. Seconds.
 LOST_S_MAX = 1.0
 #: The errors of a late answer: another client was faster, or the ask is gone.
@@ -68,6 +70,7 @@ class _StreamChecks:
         self._check_frames()
         self._check_ends()
         self._check_times()
+        self._check_silence()
         self._check_last_messages()
         if self.watched.deltas:
             self._check_deltas()
@@ -137,12 +140,36 @@ class _StreamChecks:
             # A cancel has the time of its request, and may be written much later.
             appended_at = max(sim_time(at), self.state.appended_at[event.position or 0])
             connected_at = max((when for when in self.watched.connected_at if when <= arrived_at), default=arrived_at)
-            paused_until = max((until for since, until in self.client.paused if since <= arrived_at), default=0.0)
+            paused_until = max((until for since, until in self._pauses() if since <= arrived_at), default=0.0)
             # A server that restarts while the store fails may take long.
             most_s = ARRIVAL_S_MAX if not self.state.store_failed else LATE_ARRIVAL_S_MAX
             is_excused = self.state.store_failed and self.state.was_interrupted
             if arrived_at - max(appended_at, connected_at, paused_until) > most_s and not is_excused:
                 self._report(f"received {event.type} {arrived_at - appended_at:.1f} s late")
+
+    def _check_silence(self) -> None:
+        """A connection to a live node gets every event, or is lost soon after the node that it leads to."""
+        watched = self.watched
+        for connected_at, entered in zip(watched.connected_at, watched.entered, strict=True):
+            lost_at = min((at for at in watched.lost_at if at >= connected_at), default=0.0)
+            until = max(
+                (until for since, until in self._pauses() if connected_at <= until and since <= lost_at), default=0
+            )
+            for event, arrived_at in self._timed():
+                appended_at = self.state.appended_at.get(event.position or 0, 0.0)
+                is_missed = connected_at <= appended_at and arrived_at > lost_at
+                if is_missed and lost_at - max(appended_at, until) > LATE_ARRIVAL_S_MAX:
+                    self._report(f"waited for {event.type} at {entered or 'the server'} until {lost_at:.1f} s")
+
+    def _pauses(self) -> Iterator[tuple[float, float]]:
+        """Yield the times between which the client, or a node between it and the log, did not read."""
+        yield from self.client.paused
+        for node, since, until in self.state.node_pauses:
+            # A stream through another node is dropped when that one knows that the lease of this one has ended.
+            entered = {
+                name for name, at in zip(self.watched.entered, self.watched.connected_at, strict=True) if at <= until
+            }
+            yield since, until if node in entered else min(until, since + NODE_LOST_S)
 
     def _check_last_messages(self) -> None:
         """The last version of a message that a client received is the stored one."""
@@ -199,11 +226,13 @@ class _StreamChecks:
         is_late = self.state.counts["store full"] or self.state.counts["slow write"]
         if before.startswith(now) and is_late and self.state.was_interrupted:
             return True  # the process was lost before the disk had taken the text
-        if not before.startswith(now) or not self.state.crashed_at:
+        # A node that is paused has lost what it has not stored, if another one takes over.
+        lost_at = [*self.state.crashed_at, *(since for _, since, _ in self.state.node_pauses)]
+        if not before.startswith(now) or not lost_at:
             return False
         lost_since = min((when for when, length in lengths if length > len(now)), default=0.0)
         # Text may still be in transit when the server is gone.
-        in_time = any(abs(crash - lost_since) <= LOST_S_MAX for crash in self.state.crashed_at)
+        in_time = any(abs(crash - lost_since) <= LOST_S_MAX for crash in lost_at)
         # A client that paused may read the last text after the crash.
         return in_time or self.state.store_failed or not lengths or bool(self.client.paused)
 

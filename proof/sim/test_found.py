@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from proof.sim.plan import Act, Plan, draw
+from proof.sim.plan import HOLDER, Act, Plan, draw
 from proof.sim.world import simulate_all
 
 
@@ -17,10 +17,17 @@ def assert_kept(plans: list[Plan], *faults: str) -> None:
     assert [report.broken for report in reports if report.broken] == []
 
 
-def plan(seed: int, *acts: Act) -> Plan:
+def plan(seed: int, *acts: Act, nodes: int = 1) -> Plan:
     """Return a plan with one client in one session, which allows every call and receives every event."""
     return replace(
-        draw(seed), acts=acts, clients=1, sessions=1, answers=("allow",), streams=((None, True),), schedule="random"
+        draw(seed),
+        acts=acts,
+        clients=1,
+        sessions=1,
+        answers=("allow",),
+        streams=((None, True),),
+        schedule="random",
+        nodes=nodes,
     )
 
 
@@ -132,3 +139,39 @@ def test_shutdown_leaves_no_parent_that_waits_for_its_agent() -> None:
         for seed in range(60)
     ]
     assert_kept(plans, "orderly restart", "store full")
+
+
+@pytest.mark.found(
+    "seed 863 of the cluster simulator",
+    "A client left while its stream was being forwarded, and the other node's reply came at the same time: it was "
+    "never closed, and the stream that nothing read held its workspace open. Such a reply is closed.",
+)
+def test_a_forwarded_stream_ends_with_its_client() -> None:
+    assert_kept([plan(seed, Act(0.001 * (seed % 100), "drop"), nodes=2) for seed in range(400)], "connection cut")
+
+
+@pytest.mark.found(
+    "seed 504 of the cluster simulator",
+    "A client left at the moment at which the connection to the other node broke: the error of that connection was "
+    "logged with a traceback, as one that nothing had handled.",
+)
+def test_a_lost_forwarded_request_leaves_no_error() -> None:
+    submit = Act(0.0, "submit", script="p0:say 2")
+    plans = [
+        plan(seed, submit, Act(0.005 * (seed % 20), "cuts", for_s=1.0, rates=(0.3, 0.0, 0.0)), nodes=2)
+        for seed in range(200)
+    ]
+    assert_kept(plans, "connection cut")
+
+
+@pytest.mark.found(
+    "seed 3251 of the cluster simulator",
+    "A node that was paused for longer than its lease continued its streams for a moment, with the text that a message "
+    "had before the pause: its clients kept that as the last one. Such a node sends nothing more on a stream.",
+)
+def test_a_node_that_wakes_up_sends_no_old_text() -> None:
+    submit = Act(0.0, "submit", script="p0:say 2 wait 1 say 2 wait 1 say 2")
+    pauses = [Act(0.3 + 0.03 * seed, "node_pause", node=HOLDER, for_s=4.5) for seed in range(60)]
+    plans = [plan(seed, submit, pause, nodes=2) for seed, pause in enumerate(pauses)]
+    # The task that ends the process may be a slow one.
+    assert_kept([replace(one, schedule="priority") for one in plans], "node paused", "workspace taken over")

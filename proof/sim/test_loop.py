@@ -95,6 +95,30 @@ def test_a_killed_process_is_frozen_and_runs_no_finally() -> None:
     assert order == ["begun", "frozen"]
 
 
+def test_a_paused_process_continues_with_what_has_happened() -> None:
+    loop = SimLoop(1)
+    order: list[str] = []
+
+    async def work() -> None:
+        for number in range(3):
+            await asyncio.sleep(1)
+            order.append(f"work {number} at {loop.time():g}")
+
+    async def main() -> None:
+        process = SimProcess("server")
+        task = loop.spawn(process, work(), "work")
+        await asyncio.sleep(1.5)
+        process.pause()
+        await asyncio.sleep(8.5)
+        order.append("awake")
+        loop.resume(process)
+        await task
+
+    loop.run_until_complete(main())
+    loop.dispose()
+    assert order == ["work 0 at 1", "awake", "work 1 at 10", "work 2 at 11"]
+
+
 def test_tasks_belong_to_the_process_that_starts_them() -> None:
     loop = SimLoop(1)
     order: list[str] = []

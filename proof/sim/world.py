@@ -7,58 +7,37 @@ the store's disk, the clock, the ids, the model and the tool processes.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import hashlib
+import itertools
 import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-import msgspec
-
-from kedge.agent.assembly import make_engine
 from kedge.client.client import Client
-from kedge.config.schema import Config
-from kedge.engine.engine import Engine
-from kedge.engine.feed import READ_BYTES_MAX
-from kedge.engine.workspace import FixedConfig
 from kedge.errors import KedgeError, Unavailable, Unreachable, WorkspaceNotFound
-from kedge.server.auth import Gate
-from kedge.server.routes import make_app
-from kedge.testing.manual_system import CountingIds
-from kedge.tools.agent import AgentTool
-from kedge.tools.question import QuestionTool
-from kedge.tools.shell import BashTool
-from kedge.wire import frames
 from kedge.wire import models as m
 from proof.sim.client import DIRECTORY, Request, SimClient
+from proof.sim.cluster import SimCluster
 from proof.sim.judge import judge
-from proof.sim.loop import SimProcess, Stuck
-from proof.sim.machine import COMMANDS, SimModel, SimProcesses
+from proof.sim.loop import Stuck
 from proof.sim.network import SimTransport
 from proof.sim.plan import Act, Plan
-from proof.sim.state import TOKEN, SimState, sim_time
-from proof.sim.store import Faults, FaultyStore
+from proof.sim.server import Shared, SimServer
+from proof.sim.state import SimState, sim_time
 
 #: After the last fault every Run must end within this time. Seconds of simulated time, as below.
 SETTLE_S = 600.0
-#: How long a workspace waits for its first stream, and for a lost one; then it is closed. Seconds.
-HOLD_S, GRACE_S = 3.0, 2.0
-CLOSED_S = HOLD_S + GRACE_S + 1.0
-#: Between its close and its exit a server lets connections finish. Seconds.
-EXIT_S = 2.0
 #: The tools of a cancelled Run are dead within this time: `cleanup_s` and a moment. Seconds.
 STOPPED_S = 11.0
 #: Clients that answer asks have answered within this time. Seconds.
 ANSWER_S = 20.0
-#: The pause before a server that could not start is started again. Seconds.
-BOOT_S = 0.3
 #: A garbage collection costs more than a simulation, so there is one for this many. Items.
 COLLECT_EACH = 200
 T = TypeVar("T")
@@ -82,127 +61,29 @@ class World:
         self.plan = plan
         self.state = state = SimState(plan)
         self.loop, self.network, self.data = state.loop, state.network, state.data
-        self.faults = Faults(state.rng, state.counts)
-        self.model = SimModel(state.rng, state.counts)
-        self.machine = SimProcesses(state.rng, state.counts)
-        self.ids = CountingIds()
         self.broken: list[str] = []
-        self.faults.broken, self.faults.appended_at, self.faults.cut = self.broken, state.appended_at, state.cut
-        self.model.cut, self.faults.modes, self.machine.starts = state.cut, state.modes, state.starts
-        self.faults.alive = lambda: [command for command in self.machine.alive if not command.startswith("typed")]
+        shared = Shared(state, self.broken)
+        self.faults, self.model = shared.faults, shared.model
+        self.cluster = SimCluster(shared) if plan.nodes > 1 else None
+        self.servers: Sequence[SimServer] = self.cluster.nodes if self.cluster else [SimServer(shared)]
+        self.faults.alive = lambda: [command for command in self._alive() if not command.startswith("typed")]
         self.clients: list[SimClient] = []
         #: A client that creates the sessions, and finally answers the asks that no other client has answered.
         self._helper: Client
-        self._server: SimProcess | None = None
-        self._engine: Engine | None = None
-        self._boots = 0
 
-    # --- the server ----------------------------------------------------------------------------------------------
-
-    def _config(self) -> Config:
-        return msgspec.convert(
-            {
-                "runs": {
-                    "on_crash": self.plan.on_crash,
-                    "queue_runs_max": self.plan.queue_runs_max,
-                    "retries_max": 3,
-                    "titles": self.plan.titles,
-                },
-                "permissions": {"allow": [f"bash({name})" for name in COMMANDS]},
-                "server": {"hold_s": HOLD_S, "grace_s": GRACE_S},
-            },
-            Config,
-        )
-
-    def _boot(self) -> None:
-        self._boots += 1
-        process = self._server = SimProcess(f"server {self._boots}")
-        self.loop.spawn(process, self._serve(process), process.name)
-
-    async def _serve(self, process: SimProcess) -> None:
-        store = FaultyStore(self.data, self.faults)
-        tools = (BashTool(), QuestionTool(), AgentTool())
-        config = self._config()
-        engine = make_engine(
-            store,
-            self.state.clock,
-            self.ids,
-            frames,
-            self.model,
-            config,
-            tools=tools,
-            machine=self.machine,
-            make_source=lambda path, strict: FixedConfig(config),  # no file of the real machine is read
-        )
-        try:
-            await engine.open()
-        except KedgeError:
-            self._lose(process)
-            self.loop.call_later(BOOT_S, self._boot_again, context=contextvars.Context())  # not in the lost process
-            return
-        self._engine = engine
-        self._limit_rings()
-        self.network.listen(process, make_app(engine, Gate(TOKEN), "data", lambda: None))
+    def _alive(self) -> list[str]:
+        """Return the tool processes of all servers that are alive."""
+        return [command for server in self.servers for command in server.machine.alive]
 
     def _limit_rings(self) -> None:
-        if self._engine is not None:
-            for workspace in self._engine.workspaces.all():
-                workspace.feed.ring_bytes_max = self.plan.ring_bytes
-                # With the small ring, slices are shorter than most frames: the ring moves on within a frame.
-                workspace.feed.read_bytes_max = min(self.plan.ring_bytes // 10, READ_BYTES_MAX)
-
-    def _lose(self, process: SimProcess) -> None:
-        """End the process, with all that it holds in memory."""
-        process.kill()
-        self._server = self._engine = None
-        self.network.stop_listening()
-        self.machine.kill_all()
-        self.model.forget_streams()
-        self.data.owner = None
-
-    def _crash(self, away_s: float) -> None:
-        if self._server is None:
-            return
-        self.state.counts["crash"] += 1
-        self.state.crashed_at.append(self.loop.time())
-        self._lose(self._server)
-        self.loop.call_later(away_s, self._boot_again, context=contextvars.Context())
-
-    def _boot_again(self) -> None:
-        if self._server is None:
-            self._boot()
-
-    async def _restart(self, act: Act) -> None:
-        """Shut the server down in order, and start it again."""
-        process, engine = self._server, self._engine
-        if process is None or engine is None:
-            return
-        self.state.counts["orderly restart"] += 1
-        self.state.restarted_at.append(self.loop.time())
-        closing = self.loop.spawn(process, engine.close(), "close")
-        for _ in range(600):
-            if closing.done() or process.is_dead:
-                break
-            await asyncio.sleep(0.1)
-        if process.is_dead:
-            return
-        if not closing.done():
-            self.broken.append("the server did not close within 60 s")
-        elif closing.exception() is not None:
-            self.broken.append(f"closing the server failed: {closing.exception()!r}")
-        self.network.refuse_connections()
-        await asyncio.sleep(EXIT_S)
-        if process.is_dead:
-            return
-        self._check_left_behind(process)
-        self._lose(process)
-        await asyncio.sleep(act.for_s)
-        self._boot_again()
+        for server in self.servers:
+            server.limit_rings()
 
     # --- the course of a simulation ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        self._boot()
+        for server in self.servers:
+            server.boot()
         await self._prepare()
         acts = [self._begin(act) for act in self.plan.acts]
         if acts:
@@ -214,7 +95,8 @@ class World:
             await client.stop()
         self.broken += self.model.faults
         self.broken += judge(self.state, self.clients)
-        await self._close()
+        for server in self.servers:
+            await server.close()
 
     async def _prepare(self) -> None:
         """Create a workspace and its sessions, before the first fault."""
@@ -244,11 +126,13 @@ class World:
         faults = self.faults
         match act.kind:
             case "crash":
-                self._crash(act.for_s)
+                self._target(act).crash(act.for_s)
             case "kill":
-                self.loop.after_calls(act.run, partial(self._crash, act.for_s))
+                self.loop.after_calls(act.run, lambda: self._target(act).crash(act.for_s))
             case "restart":
-                await self._restart(act)
+                await self._target(act).restart(act)
+            case "node_pause" | "node_store" | "link_down" if self.cluster is not None:
+                await self.cluster.begin(act)
             case "store_down":
                 faults.down_until = max(faults.down_until, self.loop.time() + act.for_s)
             case "store_full":
@@ -275,6 +159,9 @@ class World:
                 if act.kind in ("cancel", "cancel_run"):
                     await self._check_stopped([request for request in client.requests if request.act is act])
 
+    def _target(self, act: Act) -> SimServer:
+        return self.servers[0] if self.cluster is None else self.cluster.target(act)
+
     async def _check_stopped(self, requests: list[Request]) -> None:
         """The tools of a Run that a reply names as covered are dead within its time to clean up, store or no store."""
         for request in requests:
@@ -284,14 +171,17 @@ class World:
             for run_id in active:
                 children = [run.run_id for run in self.data.runs.values() if run.options.parent_run_id == run_id]
                 for one in (run_id, *children):
-                    for command in self.machine.started_by(one, request.replied_at):
+                    own = [server.machine.started_by(one, request.replied_at) for server in self.servers]
+                    for command in itertools.chain(*own):
                         self.broken.append(f"{run_id} was cancelled, and {command} runs {STOPPED_S:g} s later")
 
     async def _settle(self) -> None:
         """Stop all faults. Then every Run must end, and every stream must reach the head of the log."""
         self.faults.stop()
         self.loop.nothing_between()
-        self.network.cut_rate = 0.0
+        self.network.repair()
+        if self.cluster is not None:
+            self.cluster.repair()
         for client in self.clients:
             client.transport.paused_until = 0.0
         deadline = self.loop.time() + SETTLE_S
@@ -338,32 +228,6 @@ class World:
         if live:
             return f"live {SETTLE_S:g} s after the last fault: {', '.join(live)}"
         return f"streams do not reach the head of the log within {SETTLE_S:g} s"
-
-    async def _close(self) -> None:
-        process, engine = self._server, self._engine
-        if process is None or engine is None:
-            self.broken.append("no server runs at the end")
-            return
-        await asyncio.sleep(CLOSED_S)
-        if engine.workspaces.all():
-            self.broken.append("the workspace is still open without a claim")
-        if self.machine.alive:
-            self.broken.append(f"processes without a Run: {', '.join(self.machine.alive)}")
-        closing = self.loop.spawn(process, engine.close(), "close")
-        _, late = await asyncio.wait({closing}, timeout=60.0)
-        if late:
-            self.broken.append("the server did not close within 60 s")
-        await asyncio.sleep(EXIT_S)
-        self._check_left_behind(process)
-
-    def _check_left_behind(self, process: SimProcess) -> None:
-        """Check that a closed server has left no task and no process."""
-        mine = [task for task, owner in self.loop.tasks if owner is process and not task.done()]
-        if mine:
-            self.broken.append(f"tasks left behind: {', '.join(task.get_name() for task in mine)}")
-        self.broken += self.loop.complaints_of(process)
-        if self.machine.alive:
-            self.broken.append(f"processes left behind: {', '.join(self.machine.alive)}")
 
     def run(self, *, with_digest: bool) -> Report:
         try:
