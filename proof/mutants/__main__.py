@@ -14,7 +14,7 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from proof.mutants.finders import SCHEDULES_MAX, SEEDS
+from proof.mutants.finders import PLANS, SCHEDULES_MAX, SEEDS
 from proof.mutants.forks import Forks
 from proof.mutants.table import ALL, CONTROLS, MUTANTS, problems
 
@@ -38,7 +38,7 @@ def main(name: str = "", schedules: str = str(SCHEDULES_MAX), seeds: str = "") -
 
 
 def record_seeds() -> int:
-    simulated = [name for name, mutant in MUTANTS.items() if mutant.finder == "sim"]
+    simulated = [name for name, mutant in MUTANTS.items() if mutant.finder in PLANS]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         seeds = dict(zip(simulated, pool.map(_seed_of, simulated), strict=True))
     SEEDS.write_text(json.dumps(dict(sorted(seeds.items())), indent=1) + "\n")

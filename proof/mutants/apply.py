@@ -23,7 +23,8 @@ from proof.mutants.anchor import AnchorError, mutate
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 
-Finder = Literal["sim", "walk", "tests"]
+#: "cluster" is the simulator with several nodes.
+Finder = Literal["sim", "cluster", "walk", "tests"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The three finders of mutants: the simulator, the exhaustive walk, and existing tests."""
+"""The finders of mutants: the simulator, with one server or a cluster, the exhaustive walk, and existing tests."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ SCHEDULES_MAX = 2_000
 #: A simulation takes hundredths of a second; one that loops without ever waiting ends here. On a machine that stalls a
 #: good one may take as long, so it is repeated with the second limit. Seconds.
 SCHEDULE_S_MAX, RETRY_S_MAX = 5, 30
+#: The modules that draw the plans of simulations.
+PLANS = {"sim": "proof.sim.plan", "cluster": "proof.sim.cluster_plan"}
 #: The pytest plugins that the tests need.
 PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
 #: The output file of the process that runs a mutant, in its directory.
@@ -40,16 +42,16 @@ def find(mutant: Mutant, schedules: int, directory: Path, *, recorded_first: boo
     if mutant.finder == "walk":
         return by_walk()
     known = json.loads(SEEDS.read_text()).get(mutant.name) if recorded_first else None
-    return by_sim([*([] if known is None else [known]), *range(schedules)])
+    return by_sim([*([] if known is None else [known]), *range(schedules)], PLANS[mutant.finder])
 
 
 class TooLong(KeyboardInterrupt):
     """The alarm. The simulated loop and its tasks let a KeyboardInterrupt pass, and `except Exception` does too."""
 
 
-def by_sim(seeds: list[int]) -> str:
+def by_sim(seeds: list[int], plans: str = "proof.sim.plan") -> str:
     # Imported here, after the fault is installed.
-    plan, world = import_module("proof.sim.plan"), import_module("proof.sim.world")
+    plan, world = import_module(plans), import_module("proof.sim.world")
     reports = world.simulate_all(map(plan.draw, seeds))
     for number, seed in enumerate(seeds, 1):
         try:

@@ -26,9 +26,12 @@ def _tests(row: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
 ALL: tuple[Mutant, ...] = tuple(mutant for path in TABLES for mutant in _load(path))
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in ALL}
 
-#: No faults: each replaces code by the same code, through each of the three finders.
+#: No faults: each replaces code by the same code, through each of the finders.
 CONTROLS: tuple[Mutant, ...] = (
     Mutant("control of the simulator", "core.lane:_cancel", "lane.next_seq - 1", "OLD"),
+    Mutant(
+        "control of the cluster", "store.memory_leases:MemoryLeases.claim", "lease.token + 1", "OLD", finder="cluster"
+    ),
     Mutant("control of the walk", "core.lane:_cancel", "lane.next_seq - 1", "OLD", finder="walk"),
     Mutant(
         "control of the tests",
