@@ -36,8 +36,8 @@ HANG_S = 15.0
 DRIFT = 0.08
 #: The clocks of two nodes differ by at most twice this, which is within the 60 s of docs/cluster.md. Seconds.
 SKEW_S = 29.0
-#: A process that was paused has started again after this time, if it has to. Seconds.
-AWAKE_S = 0.5
+#: A process that was paused has started again after this time, if it has to: time may pass before its turn. Seconds.
+AWAKE_S = 2.0
 #: Nodes reach each other at these addresses.
 _PORT = 7000
 #: Was the request of this task forwarded by another node?

@@ -240,7 +240,8 @@ class _Judge:
         """May a cancel that was not recorded have come too late for a Run, or died with its process?"""
         ledger = next((ledger for ledger in self.ledgers.values() if run_id in ledger.seqs), None)
         # A Run that has joined another one cannot be cancelled alone, and memory may not have that yet.
-        if ledger is None or self.state.counts["slow write"] or run_id in ledger.folded:
+        is_slow = self.state.counts["slow write"] or self.state.counts["store answers late"]
+        if ledger is None or is_slow or run_id in ledger.folded:
             return True
         ended_at = ledger.ended_at[run_id]
         return ended_at < request.replied_at + UNDER_WAY_S or self.state.process_was_lost(request.sent_at, ended_at)
