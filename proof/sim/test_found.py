@@ -175,3 +175,13 @@ def test_a_node_that_wakes_up_sends_no_old_text() -> None:
     plans = [plan(seed, submit, pause, nodes=2) for seed, pause in enumerate(pauses)]
     # The task that ends the process may be a slow one.
     assert_kept([replace(one, schedule="priority") for one in plans], "node paused", "workspace taken over")
+
+
+@pytest.mark.found(
+    "seed 110318 of the cluster simulator",
+    "A Run was cancelled at the moment at which one of its calls asked for an approval: the task that settles "
+    "approvals after a new grant was started, and never ended. It is ended after the calls.",
+)
+def test_a_cancelled_ask_leaves_no_task() -> None:
+    submit = Act(0.0, "submit", script="p0:run risky run quick;say 1")
+    assert_kept([plan(1310, submit, Act(0.145 + 0.001 * number, "cancel")) for number in range(15)], "cancel")

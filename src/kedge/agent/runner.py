@@ -395,6 +395,9 @@ async def _end_all(active: ActiveRun, work: asyncio.Task[End]) -> None:
     # Concurrently: a task that cannot be cancelled must not keep processes alive.
     await asyncio.gather(asyncio.wait(tasks), active.background.end_all(BACKGROUND_GRACE_S))
     await active.background.end_all(BACKGROUND_GRACE_S)  # started by a call while it was being cancelled
+    if active.settling is not None and not active.settling.done():  # as this task may be
+        active.settling.cancel()
+        await asyncio.wait({active.settling})
     await active.threads.idle()
 
 
