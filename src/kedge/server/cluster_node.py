@@ -51,7 +51,7 @@ class ClusterNode:
         #: Calls back when nodes release workspaces: a hint.
         self.listen: Callable[[Callable[[frozenset[str]], None]], None] = lambda callback: None
         #: Reads again the users, whom other nodes may have changed.
-        self.refresh_users: Callable[[], Awaitable[None]]
+        self.refresh_users: Callable[[], Awaitable[None]] = _no_users
         #: Returns the number of open streams.
         self.streams: Callable[[], int] = lambda: 0
         self._lost = lost
@@ -185,6 +185,10 @@ class ClusterNode:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _no_users() -> None:
+    """The default of `refresh_users`: a simulated node has only its owner."""
 
 
 def _boot_time() -> float:
