@@ -207,7 +207,7 @@ class _StreamChecks:
                 run_id = event.payload.get("run_id", "")
                 if now.startswith(before) or (not now and self._is_summary(message_id)):
                     pass  # a summary that failed has no text
-                elif not self._may_lose(run_id, before, now, lengths.get(message_id, [])):
+                elif not self._may_lose(run_id, before, now, lengths.get(message_id, []), arrived_at):
                     self._report(f"received {before!r} of a message with the text {now!r}")
                 shown[message_id], lengths[message_id] = full, []
 
@@ -219,18 +219,24 @@ class _StreamChecks:
     def _timed(self) -> Iterator[tuple[StreamEvent, float]]:
         return zip(self.watched.events, self.watched.times, strict=True)
 
-    def _may_lose(self, run_id: str, before: str, now: str, lengths: list[tuple[float, int]]) -> bool:
+    def _may_lose(
+        self, run_id: str, before: str, now: str, lengths: list[tuple[float, int]], arrived_at: float
+    ) -> bool:
         retries = (event for event in self.watched.events if event.type == "agent_event" and event.position is not None)
         if not now and any(event.payload.get("run_id") == run_id for event in retries):
             return True  # an attempt failed, and its text is withdrawn
         is_late = self.state.counts["store full"] or self.state.counts["slow write"]
         if before.startswith(now) and is_late and self.state.was_interrupted:
             return True  # the process was lost before the disk had taken the text
+        lost_since = min((when for when, length in lengths if length > len(now)), default=0.0)
+        is_link_lost = self.state.network.cuts or self.state.counts["link between nodes down"]
+        is_recent = bool(lengths) and arrived_at - lost_since <= LOST_S_MAX
+        if self.state.plan.nodes > 1 and is_link_lost and is_recent and before.startswith(now):
+            return True  # a node that cannot reach the serving one shows what is stored
         # A node that is paused has lost what it has not stored, if another one takes over.
         lost_at = [*self.state.crashed_at, *(since for _, since, _ in self.state.node_pauses)]
         if not before.startswith(now) or not lost_at:
             return False
-        lost_since = min((when for when, length in lengths if length > len(now)), default=0.0)
         # Text may still be in transit when the server is gone.
         in_time = any(abs(crash - lost_since) <= LOST_S_MAX for crash in lost_at)
         # A client that paused may read the last text after the crash.

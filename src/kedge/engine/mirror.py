@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from kedge.core.events import MessageChanged
 from kedge.core.records import SessionRecord, SessionView, WorkspaceRecord
 from kedge.core.transcript import Message, Part, Reasoning, Text
 from kedge.engine.draft import Draft, DraftKind
@@ -23,6 +24,10 @@ from kedge.engine.feed import Feed
 from kedge.engine.log_frames import LogFrames
 from kedge.engine.ports import Clock, Encoder
 from kedge.store.base import LogEntry, Store
+
+#: Entries of the log that are searched for messages that were replaced. After more, readers receive each streaming
+#: message as it is stored. Items.
+PASSED_MAX = 1_000
 
 #: (index of the part, its kind, text)
 Growth = tuple[int, DraftKind, str]
@@ -122,16 +127,15 @@ class Mirror(Feed):
             if run.state == "active"
             for message in await self.store.messages(run.session_id, None, 1, before="", run_id=run.run_id)
         ]
-        streaming = [one for one in last if is_streaming(one)]
+        streaming = {one.id: one for one in last if is_streaming(one)}
+        passed = await self.store.read(self.workspace_id, self.head, PASSED_MAX) if head > self.head else []
+        replaced = {entry.event.message_id for entry in passed if isinstance(entry.event, MessageChanged)}
         # No await from here on: readers see all of it at once.
-        if head == self.head:  # so no message has ended or was replaced
-            for message in streaming:
-                self.show(message, may_be_late=True)
-            return bool(live)
         for message_id in list(self._drafts):
-            self.end_message(message_id)
-        for message in streaming:
-            self.begin_message(message)
+            if message_id not in streaming or message_id in replaced or len(passed) == PASSED_MAX:
+                self.end_message(message_id)
+        for message in streaming.values():
+            self.show(message, may_be_late=True)
         self.skip(head)  # all readers join again
         return bool(live)
 
