@@ -169,3 +169,8 @@ async def test_live_runs_show_their_users(tmp_path: Path, monkeypatch: pytest.Mo
         shown = await asyncio.to_thread(CliRunner().invoke, runs, ["--host", api.host])
         columns = [line.split()[-2:] for line in shown.output.splitlines()]
         assert columns == [["USER", "PROMPT"], ["-", "hello"], ["ann", "hello"]]
+        for run_id in ("c", "d"):
+            await api.submit("ann", run_id)
+        await api.submit("bob", "e")
+        shown = await asyncio.to_thread(CliRunner().invoke, runs, ["--host", api.host])
+        assert [line.split()[0] for line in shown.output.splitlines()[1:]] == list("abecd")

@@ -41,6 +41,8 @@ def runs(as_json: bool, host: str | None) -> int:
     elif not live_runs:
         click.echo("no active or queued runs")
     else:
+        # As each Lane will start them: not in the order of their seqs, if Runs were moved or users take turns.
+        live_runs.sort(key=lambda run: (run.workspace_id, run.session_id, run.state == "queued", run.queue_order))
         has_users = any(run.author for run in live_runs)
         head = ("RUN", "SESSION", "STATE", "AGE", *(("USER",) if has_users else ()), "PROMPT")
         print_table(head, [_row(run, has_users=has_users) for run in live_runs])
