@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from kedge.core.commands import RESUMES_MAX
 from tests.conformance.harness import WAIT_S, Endpoint, Json, Peer, Server, Stream, finish_of, outline, text_of, unique
 from tests.conformance.watching import another, check_history, words
 
@@ -265,14 +266,14 @@ async def test_g1_a_run_that_crashes_the_server_is_given_up(
         session = await peer.session()
         fatal = (await peer.submit(session, f"script: tag {tag} | say boom | hang"))["run_id"]
         behind = (await peer.submit(session, "script: say alive", run_id=unique("run")))["run_id"]
-    for attempt in range(1, 5):
+    for attempt in range(1, RESUMES_MAX + 2):
         await endpoint.wait_requests(tag, attempt)
         server.kill()
         server.start()
     async with server.peer(workspace) as peer:
         assert (await peer.wait(fatal))["outcome"] == "interrupted"
         assert (await peer.wait(behind))["text"] == "alive"
-        assert len(endpoint.requests(tag)) == 4
+        assert len(endpoint.requests(tag)) == RESUMES_MAX + 1
         await check_ended_once(peer, [fatal, behind])
 
 
