@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from kedge.core.commands import RESUMES_MAX
 from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, Endpoint, Json, text_of, unique
 from tests.conformance.loops import (
@@ -54,8 +55,8 @@ PHASES: dict[str, tuple[str, int, float]] = {
 }
 #: Texts are saved every 0.2 s; the rest is for a busy machine. Seconds.
 LOSS_S_MAX = 1.0
-#: Processes of a Run: the first one and three resumptions. A Run that is killed in all of them is given up. Items.
-LIVES_MAX = 4
+#: Processes of a Run: the first one and its resumptions. A Run that is killed in all of them is given up. Items.
+LIVES_MAX = 1 + RESUMES_MAX
 #: Filler of a prompt, so that a few prompts fill the WAL and force a checkpoint. Bytes.
 LARGE_BYTES = 300_000
 #: Printed repeatedly: progress is transient, and a stream that is opened later does not show it.
