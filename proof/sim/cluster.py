@@ -36,11 +36,11 @@ HANG_S = 15.0
 DRIFT = 0.08
 #: The clocks of two nodes differ by at most twice this, which is within the 60 s of docs/cluster.md. Seconds.
 SKEW_S = 29.0
-#: A process that was paused has started again after this time, if it has to: time may pass before its turn. Seconds.
+#: A process that was paused has started again after this time, if it has to: other calls may run first. Seconds.
 AWAKE_S = 2.0
 #: Nodes reach each other at these addresses.
 _PORT = 7000
-#: Was the request of this task forwarded by another node?
+#: Whether another node forwarded the request of this task.
 _forwarded: ContextVar[bool] = ContextVar("forwarded", default=False)
 
 
@@ -60,10 +60,10 @@ class SimNode(SimServer):
         self.machine.loop_time = self._loop_time
         self.machine.on_start = lambda command: checks.tool_started(self.incarnation, command)
         self._node: ClusterNode | None = None
-        self.forwarder: Forwarder
+        self.forwarder: Forwarder | None = None
         self._woken_at = -AWAKE_S
 
-    # --- what the checks ask -------------------------------------------------------------------------------------
+    # --- its state, for the checks -------------------------------------------------------------------------------
 
     @property
     def incarnation(self) -> str:
@@ -177,7 +177,7 @@ class SimNode(SimServer):
     # --- requests ------------------------------------------------------------------------------------------------
 
     def _served(self, app: App) -> App:
-        """Check that a node which is not sure of its leases serves no request, and that none is forwarded twice."""
+        """Check that a node that is not sure of its leases serves no request, and that none is forwarded twice."""
 
         async def serve(scope: Any, receive: Any, send: Any) -> None:
             _forwarded.set(any(value.startswith(NODE_SCHEME) for _, value in scope["headers"]))
@@ -223,7 +223,7 @@ class SimCluster:
         state.network.choose = lambda: state.rng.choice(names)
 
     def target(self, act: Act) -> SimNode:
-        """Return the node that a fault meets."""
+        """Return the node that has the fault."""
         node = self._target(act)
         self.checks.disturbed.add(node.name)
         return node

@@ -1,6 +1,6 @@
 """Checks of the leases in a simulated cluster, at each change in the database.
 
-They keep their own account of which process holds the workspace and until when, and share no code with the leases.
+They record independently which process holds the workspace and until when, and share no code with the leases.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class NodeView(Protocol):
 
     @property
     def is_sure(self) -> bool:
-        """Does its process believe that it has its leases?"""
+        """Return whether its process believes that it has its leases."""
         ...
 
     @property
     def is_running(self) -> bool:
-        """Has its process had the time to do something? False after a pause that has just ended."""
+        """Return whether its process had time to act. False just after a pause."""
         ...
 
     @property
     def is_serving(self) -> bool:
-        """Does its process have the workspace open?"""
+        """Return whether its process has the workspace open."""
         ...
 
     @property
@@ -53,9 +53,10 @@ class NodeView(Protocol):
 
 @dataclass(slots=True)
 class Row:
-    """The row of a process in the database, by the time of that. Milliseconds."""
+    """The row of a process in the database."""
 
     name: str
+    #: By the clock of the database. Milliseconds.
     until: int
 
 
@@ -66,7 +67,7 @@ class LeaseChecks:
         self._lease_ms = int(1000 * lease_s)
         self.nodes: Mapping[str, NodeView] = {}
         self._rows: dict[str, Row] = {}
-        #: The process that claimed the workspace last, whether it has it still, its token; and since when none has it.
+        #: The process that claimed the workspace last, whether it holds it, its token; and since when none does.
         self.claimer, self._has_it, self._token, self._free_since = "", False, 0, 0
         #: The Runs that were resumed under this token.
         self._resumed: set[str] = set()
@@ -118,7 +119,7 @@ class LeaseChecks:
         self.claimer, self._has_it, self._token, self._resumed = incarnation, True, token, set()
 
     def _check_is_free(self, incarnation: str) -> None:
-        """The last holder has released it, or its lease has ended, as it knows; and its tools are dead."""
+        """Check that the last holder has released the workspace or knows that its lease ended, and has no tools."""
         row = self._rows.get(self.claimer)
         if self._has_it and row is not None and row.until > self._now:
             self._report(f"{incarnation} took the workspace from {self.claimer}, which is alive")
@@ -134,7 +135,7 @@ class LeaseChecks:
                 self._report(f"{incarnation} took the workspace, and {', '.join(node.tools)} runs on {node.name}")
 
     def _check_in_time(self, incarnation: str) -> None:
-        """Runs of a lost node do not wait for a client."""
+        """Check that Runs of a lost node do not wait for a client."""
         row = self._rows.get(self.claimer)
         free_since = self._free_since if row is None or not self._has_it else row.until
         free_since = max(free_since, self._written_at)  # its process may write until the workspace is claimed
@@ -157,7 +158,7 @@ class LeaseChecks:
             self._report(f"{incarnation} has closed the workspace, and keeps its lease")
 
     def written(self, incarnation: str, write: Write) -> None:
-        """Each append is by the process that claimed the workspace last."""
+        """Check that the process that claimed the workspace last has written this, and recovers each Run once."""
         self._written_at = self._now
         if incarnation != self.claimer:
             self._report(f"{incarnation} wrote to the workspace, which {self.claimer} has claimed")

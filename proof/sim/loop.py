@@ -62,7 +62,7 @@ _process: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("pr
 
 
 def outside() -> contextvars.Context:
-    """Return a context for calls that belong to no process: they happen whatever becomes of the caller's process."""
+    """Return a context for calls that belong to no process: they run even if the caller's process is killed."""
     return contextvars.Context()
 
 
@@ -168,7 +168,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.create_task(work, name=name, context=process.context.copy())
 
     def resume(self, process: SimProcess) -> None:
-        """Let a paused process continue, with all that has happened meanwhile."""
+        """Let a paused process continue with the calls that became ready meanwhile."""
         process.is_paused = False
         held, process.held = process.held, []
         for handle, number in held:

@@ -126,7 +126,7 @@ class Act(Struct, frozen=True):
     is_bound_to_client: bool = False
     #: For a mode: the one to switch to. For a submit: that of its Run; None: the session's.
     mode: Mode | None = None
-    #: The node that a fault meets; HOLDER: the one that has the lease of the workspace then.
+    #: The node that has the fault; HOLDER: the one that has the lease of the workspace then.
     node: int = 0
     for_s: float = 0.0
     rates: tuple[float, float, float] = (0.0, 0.0, 0.0)

@@ -1,6 +1,6 @@
 """The store of one node of a simulated cluster: what it sends to the database takes time, and may get no answer.
 
-The database carries out what has reached it, even if the node is paused or killed meanwhile.
+The database executes each request that has reached it, even if the node is paused or killed meanwhile.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StoreLink:
         await self.travel()
 
     async def change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what the database answers to a change, which happens even if the answer is lost."""
+        """Return the answer of the database to a change, which happens even if the answer is lost."""
         self.check()
 
         async def arrive() -> T:

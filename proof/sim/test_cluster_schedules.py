@@ -61,6 +61,7 @@ class AskingWorld(World):
         holder, other = self.cluster.nodes
         if not holder.is_serving:
             holder, other = other, holder
+        assert holder.forwarder is not None
         info = await holder.forwarder.named(other.name)
         try:
             reply = await holder.forwarder.fetch(info, "GET", f"/v1/workspaces/{self.state.workspace_id}/sessions")

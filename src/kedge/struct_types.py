@@ -22,7 +22,7 @@ def build_struct_types() -> None:
     """Build the descriptions of kedge's Struct types that are defined so far. Those of the server take 20 ms."""
     with _lock:
         for kind in {kind for kind in _subclasses(Struct) if kind.__module__.startswith("kedge.")} - _built:
-            # It is never decoded: msgspec cannot, or its module failed to load.
+            # It is never decoded: msgspec does not support it, or its module failed to load.
             with suppress(TypeError, NameError):
                 msgspec.json.Decoder(kind)
             _built.add(kind)

@@ -56,4 +56,4 @@ def test_owners_own_server_is_started(own_server: Server) -> None:
     own_server.stop()
     done = kedge("users", "add", "eve", "--role", "spectator")
     assert done.code == 0, done.err
-    assert "The address is one of: kedge serve --host tcp://ADDRESS:PORT" in done.out
+    assert "The server needs such an address: kedge serve --host tcp://ADDRESS:PORT" in done.out

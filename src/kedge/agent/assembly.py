@@ -40,5 +40,16 @@ def make_engine(
     def make_runner(door: Door, agents: Agents) -> Runner:
         return Runner(door, models, ToolCalls(Toolset(tools), machine, agents), prompts or NoPrompts())
 
-    ports = (machine, make_runner, make_source, make_extensions, placement, has_users)
-    return Engine(store, clock, ids, encoder, config, *ports)
+    return Engine(
+        store,
+        clock,
+        ids,
+        encoder,
+        config,
+        machine,
+        make_runner,
+        make_source,
+        make_extensions,
+        placement,
+        has_users,
+    )

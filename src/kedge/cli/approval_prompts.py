@@ -230,9 +230,9 @@ class _Pending:
     def close(self, payload: dict[str, object]) -> None:
         if not payload.get("withdrawn") and "answered_by" in payload:
             answer = str(payload.get("answer") or ("answered" if payload.get("answered") else "cancelled"))
-            other = by_author(str(payload.get("author") or "")) or " by another client"
-            who = " by a rule or the mode" if payload["answered_by"] == BY_RULE else other
-            self.why_closed = f"answered{who}: {answer_label(answer)}"
+            by_client = by_author(str(payload.get("author") or "")) or " by another client"
+            by = " by a rule or the mode" if payload["answered_by"] == BY_RULE else by_client
+            self.why_closed = f"answered{by}: {answer_label(answer)}"
         self.closed.set()
 
 

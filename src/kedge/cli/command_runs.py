@@ -50,7 +50,7 @@ def runs(as_json: bool, host: str | None) -> int:
 
 
 def _row(run: RunBody, *, has_users: bool) -> tuple[str, ...]:
-    """Return the cells of a Run. A user is shown if one of the Runs has one."""
+    """Return the cells of a Run. `has_users`: whether there is a column for the user."""
     user = (author_name(run.author) or "-",) if has_users else ()
     return (run.run_id, run.session_id, _state(run), ago(run.accepted_at), *user, first_line(run))
 
@@ -122,7 +122,7 @@ async def _cancel(client: Client, target: str, cwd: str) -> tuple[str, CancelRep
 
 
 async def _open(client: Client, workspace_id: str) -> None:
-    """Open a workspace that no node may have open, although it has live Runs."""
+    """Open a workspace with a waiting Run: the node that accepted it may be lost."""
     for known in await client.known_workspaces():
         if known.id == workspace_id:
             await client.create_workspace(known.path)

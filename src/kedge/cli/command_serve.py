@@ -16,7 +16,11 @@ from kedge.cli.options import examples
     )
 )
 @click.option(
-    "--host", "hosts", metavar="URL", multiple=True, help="Address to listen on. Repeatable. Your own socket is added."
+    "--host",
+    "hosts",
+    metavar="URL",
+    multiple=True,
+    help="Address to listen on. Repeatable. Without a Unix socket among them, your own one is added.",
 )
 @click.option("--data-dir", metavar="DIR", type=click.Path(file_okay=False), help="Use this data directory.")
 @click.option(

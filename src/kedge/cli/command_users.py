@@ -1,4 +1,4 @@
-"""`kedge users` and `kedge audit`: who may use a server, and what they did."""
+"""`kedge users` and `kedge audit`: the users of a server, and their actions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def users() -> None:
     "--role",
     type=click.Choice(get_args(Role)),
     required=True,
-    help="spectator: may only read. collaborator: may also let the agent act. owner: everything, also users.",
+    help="spectator: may only read. collaborator: may also let the agent act. owner: may also manage users.",
 )
 @json_option
 @host_option
@@ -53,13 +53,13 @@ def add(name: str, role: Role, as_json: bool, host: str | None) -> int:
         return 0
     click.echo(f"{added.user.name}: added ({added.user.role}). The token, which cannot be shown again:\n")
     click.echo(f"  {added.token}\n")
-    click.echo("Pass it on over a safe channel. With it, on any machine that reaches this server:\n")
+    click.echo("Send it to the user over a secure channel. With it, on any machine that can reach this server:\n")
     click.echo(f"  export KEDGE_TOKEN={added.token}")
     if host is not None and not host.startswith("unix:"):
         click.echo(f"  kedge runs --host {host}")
     else:  # the local socket is the owner's, whatever the token
         click.echo("  kedge runs --host tcp://ADDRESS:PORT\n")
-        click.echo("The address is one of: kedge serve --host tcp://ADDRESS:PORT --allow-remote")
+        click.echo("The server needs such an address: kedge serve --host tcp://ADDRESS:PORT --allow-remote")
     return 0
 
 
@@ -89,12 +89,12 @@ def revoke(name: str, host: str | None) -> int:
 
 
 @click.command(epilog=examples("kedge audit", "kedge audit --user eve --limit 200 --json"))
-@click.option("--user", metavar="NAME", help='Only what this user did; "" for the owner.')
+@click.option("--user", metavar="NAME", help='Only actions of this user; "" for the owner.')
 @click.option("--limit", type=click.IntRange(1, AUDIT_MAX), default=50, show_default=True, help="Number of actions.")
 @json_option
 @host_option
 def audit(user: str | None, limit: int, as_json: bool, host: str | None) -> int:
-    """List what users did, the last action first."""
+    """List the actions of users, the latest first."""
     entries = _call(host, lambda client: _entries(client, user, limit))
     if as_json:
         print_json(entries)

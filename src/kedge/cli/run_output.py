@@ -46,7 +46,6 @@ class RunPrinter:
         self._status.set("working" if receipt.state == "active" else "queued")
         if self._status.verbose:
             self._status.note(f"run {receipt.run_id} in session {receipt.session_id}: {receipt.state}")
-
         if receipt.waits_for_node is True:
             hint = "start one with --workspace-root, or cancel the run"
             self._status.note(f"waiting: no live node serves {self.directory}; {hint}", always=True)

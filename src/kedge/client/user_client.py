@@ -28,6 +28,6 @@ class UserClient:
     async def audit(
         self, *, user: str | None = None, workspace_id: str | None = None, limit: int | None = None, before: int = 0
     ) -> AuditBody:
-        """Return a page of what users did, the last action first. `user`: empty for the owner."""
+        """Return a page of the actions of users, the latest first. `user`: empty for the owner."""
         params = {"user": user, "workspace_id": workspace_id, "limit": limit, "before": before}
         return msgspec.json.decode(await self._transport.request("GET", "/audit", params=params), type=AuditBody)

@@ -1,4 +1,4 @@
-"""Audit entries: what users did, for the audit listing."""
+"""Audit entries: the records of the actions of users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Action = Literal[
 
 
 class AuditEntry(Struct, frozen=True):
-    """An action of a user, for the audit listing."""
+    """An action of a user or the owner, for the audit listing."""
 
     #: Milliseconds since the epoch.
     at: int

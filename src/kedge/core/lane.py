@@ -40,8 +40,8 @@ The rules
     recorded.
 11  Authors take turns. The k-th Run of an author in the queue is in round k. A new Run goes after the last queued Run
     of its round or an earlier one: it overtakes only later rounds of other authors, never a first round, and with one
-    author the queue is first in, first out. Rounds are counted in the order of the queue as it is, so that moves count,
-    and no rule takes a move back. Seqs, and so cancels, do not depend on rounds.
+    author the queue is first in, first out. Rounds are counted in the current order of the queue, so no new Run takes a
+    move back. Seqs, and so cancels, do not depend on rounds.
 
 The Lane has no knowledge of models, tools, clients, tasks, processes, HTTP or SQL.
 """

@@ -302,10 +302,11 @@ class RunRecord(Struct, frozen=True):
     #: Counted when the result of a call is stored.
     tools: tuple[ToolUse, ...] = ()
     trace: tuple[TraceEntry, ...] = ()
-    #: The user who submitted it, and the one whose cancel stopped or dropped it. Empty: the owner.
+    #: The user who submitted it. Empty: the owner.
     author: str = ""
+    #: The user whose cancel stopped or dropped it. Empty: the owner, or it was not cancelled.
     cancelled_by: str = ""
-    #: Started by a node without its directory, so that it has no task: it begins when a node with the directory resumes
+    #: A node without the directory has started it, so it has no task. It begins when a node with the directory resumes
     #: it. Clients see it as queued.
     waits_for_node: bool = False
 
@@ -414,7 +415,7 @@ def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
 
 
 def _stopped(record: RunRecord, cancel: TraceEntry) -> RunRecord:
-    """Return the record of an active Run that a cancel stops. The first cancel stops it, whatever follows."""
+    """Return the record of an active Run that a cancel stops. Later cancels do not change `cancelled_by`."""
     by = record.cancelled_by if record.stopping else cancel.author
     return replace(record, stopping=True, cancelled_by=by, trace=extended(record.trace, cancel))
 

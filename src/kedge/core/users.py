@@ -1,4 +1,4 @@
-"""Users: who may use a server besides its owner, and in which role."""
+"""Users: the senders of requests besides the owner of a server, and their roles."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Append:
     """An append under construction. Log entries are in the order of the calls; nothing is written before the end."""
 
     def __init__(self, state: LaneState, now: int, ids: Ids, *, audits_owner: bool = False) -> None:
-        """`audits_owner`: also audit what the owner does. Without other users nothing is audited."""
+        """`audits_owner`: also audit the actions of the owner. Without other users nothing is audited."""
         self.state = state
         self.now = now
         self.new_id = ids.new
@@ -147,7 +147,7 @@ class Append:
                 pass  # a command of the engine
 
     def record(self, action: Action, author: str, run_id: str = "", detail: str = "") -> None:
-        """Add an action of a user to the audit. `detail` must not contain prompts: they may have secrets."""
+        """Add an audit entry for an action of a user. `detail` must not contain prompts: they may have secrets."""
         if author or self._audits_owner:
             session, detail = self.session, one_line(detail, DETAIL_CHARS_MAX)
             entry = AuditEntry(self.now, author, action, session.workspace_id, session.id, run_id, detail)

@@ -104,7 +104,7 @@ class Draft:
         return "".join("".join(part.all) for part in self._parts if part.kind == "text")
 
     def add(self, kind: DraftKind, text: str, signature: str = "", part_index: int | None = None) -> None:
-        """Add text to the last part, or to a new one. `part_index`: where another node has added it."""
+        """Add text to the last part, or to a new one. `part_index`: the part to which another node has added it."""
         if self.closed:
             return
         text = without_surrogates(text)

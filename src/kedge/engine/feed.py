@@ -73,7 +73,7 @@ class Frame:
     data: bytes
     #: For readers without Deltas: they take the message in its newest version.
     draft: Draft | None = None
-    #: The place of a mark of this reader.
+    #: Set: the frame marks where this reader receives its next mark, see `Feed.mark`.
     marked: Reader | None = None
 
 
@@ -154,7 +154,7 @@ class Feed:
             self._wake()
 
     def rejoin(self) -> None:
-        """Let all readers take each streaming message complete: their Deltas may not fit any more."""
+        """Send each streaming message in full to all readers: later Deltas may not fit the text that they have."""
         self._empty_ring(self._head)
         self._wake()
 
@@ -193,7 +193,7 @@ class Feed:
             self._wake()
 
     def mark(self, reader: Reader, data: bytes) -> None:
-        """Send `data` to one reader, after everything that was added before, and text that is not sent yet."""
+        """Send `data` to one reader, after everything that was added before, including unsent text."""
         self._flush()
         reader.marks.append(data)
         self._push(Frame(None, "", "all", b"", marked=reader))

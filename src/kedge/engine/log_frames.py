@@ -1,4 +1,4 @@
-"""The log of a workspace as frames, each with its record as it is now."""
+"""The log of a workspace as frames, each with the current version of its record."""
 
 from __future__ import annotations
 

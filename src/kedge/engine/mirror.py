@@ -1,10 +1,10 @@
 """The feed of a workspace that another node serves, for the readers of this node.
 
-It is fed with the frames of that node (`server/relay.py`), or from the store while that node cannot be reached: then
-durable events come from the log, and the text of streaming messages from its checkpoints. Both are late, never wrong:
+It is fed with the frames of that node (`server/relay.py`). While that node cannot be reached, it is fed from the store:
+durable events come from the log, and the text of streaming messages from their checkpoints. Both are late, never wrong:
 
-- A reader receives nothing that the feed does not have yet, although the log may already contain it: a message that is
-  still streaming here would replace its end.
+- A reader receives no event that the feed does not have yet, although the log may already contain it: otherwise a
+  message that is still streaming here would replace its final version.
 - A streaming message changes in one of two ways. Either its text grows, and readers receive the Deltas, or it was
   replaced, and then all readers receive it in full, as when they join.
 """
@@ -25,8 +25,8 @@ from kedge.engine.log_frames import LogFrames
 from kedge.engine.ports import Clock, Encoder
 from kedge.store.base import LogEntry, Store
 
-#: Entries of the log that are searched for messages that were replaced. After more, readers receive each streaming
-#: message as it is stored. Items.
+#: Entries of the log that are searched for replaced messages. If there are more, readers receive each streaming message
+#: again, as it is stored. Items.
 PASSED_MAX = 1_000
 
 #: (index of the part, its kind, text)
@@ -74,7 +74,7 @@ class Mirror(Feed):
     # --- streaming messages --------------------------------------------------------------------------------------
 
     def begin_message(self, message: Message) -> None:
-        """Stream a message from this text on, which readers receive otherwise."""
+        """Stream a message that begins with this text. Readers receive the text from another frame."""
         self.end_message(message.id)
         draft = Draft(replace(message, parts=()))
         for index, part in enumerate(message.parts):
@@ -98,7 +98,7 @@ class Mirror(Feed):
             self.text_added(draft)
 
     def flush_due(self) -> None:
-        """Send the Deltas that are due, instead of in a later pass of the event loop."""
+        """Send the Deltas that are due now, not in a later pass of the event loop."""
         if self._flush_timer is not None and self._flush_at <= asyncio.get_running_loop().time():
             self._flush()
 

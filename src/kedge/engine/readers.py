@@ -1,4 +1,4 @@
-"""Readers of a feed, which begin with what is pending."""
+"""Readers of a feed, which first receive the pending Asks."""
 
 from __future__ import annotations
 

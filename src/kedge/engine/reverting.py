@@ -143,7 +143,7 @@ class FileReverting:
         self._put(tx, "created", self.restored)
 
     def _record_once(self, tx: Append) -> None:
-        """Audit a reversal without a beginning: one that changes no files."""
+        """Audit the reversal unless `begin` did: one that changes no files has no beginning."""
         if not self._is_recorded:
             self._record(tx)
 

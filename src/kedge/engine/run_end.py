@@ -59,11 +59,11 @@ def end_run(tx: Append, command: Finish | Recover, verdict: Verdict, change: Cha
 
 
 def end_waiting_run(tx: Append) -> None:
-    """End the active Run if it waits for a node and a cancel covers it: no task will."""
+    """End the active Run if it waits for a node and a cancel covers it: it has no task that would."""
     while (active := tx.lane.active) is not None and tx.lane.covers(active):
         run = tx.runs.get(active.run_id) or tx.state.runs[active.run_id]
         if not run.waits_for_node:
-            return  # it has begun at a node that was lost: recovery completes its transcript
+            return  # it began at a node that was lost: recovery completes its transcript
         last = Message(tx.new_id("m"), run.session_id, "assistant", (), tx.now, tx.now, run.run_id)
         end_run(tx, Finish(run.run_id, "stopped", "", tx.now), Verdict("stopped"), "created", last)
 

@@ -1,7 +1,7 @@
 """The acceptance of a prompt, and the limits of the queue in bytes.
 
 The Lane limits the number of queued Runs. Their size is limited here: a prompt may have a megabyte of text, which stays
-in memory, and attachments of twelve, which stay on disk. So is the number of live Runs of each named user.
+in memory, and attachments of twelve, which stay on disk. The live Runs of each named user are limited here, too.
 """
 
 from __future__ import annotations
@@ -212,10 +212,19 @@ class Submission(Struct, frozen=True):
         default = when_busy_default(has_own_run_id=self.has_own_run_id)
         when_busy = self.when_busy or (default if settings.when_busy == "auto" else settings.when_busy)
         accepted_content = known.content if known else None
-        limits_of_queue = (settings.queue_runs_max, run.author, settings.queue_runs_per_user_max)
+        command = Submit(
+            run.run_id,
+            run.content,
+            when_busy,
+            tx.now,
+            accepted_content,
+            settings.queue_runs_max,
+            run.author,
+            settings.queue_runs_per_user_max,
+        )
         if known is None:
             limits.check_author(run)
-        tx.accept(run, Submit(run.run_id, run.content, when_busy, tx.now, accepted_content, *limits_of_queue))
+        tx.accept(run, command)
         tx.attachments = self.contents
         if known is None and tx.runs[run.run_id].state == "queued" and when_busy != "interrupt":
             limits.check(tx, settings.queue_mib_max)

@@ -210,7 +210,7 @@ class Workspaces:
             except NoNode:
                 return await self._open_without_directory(posixpath.normpath(path), client_id)
             except ServedElsewhere:
-                await self.hand_over()  # this node may have it, without its directory
+                await self.hand_over()  # this node may have it open without its directory
                 raise
             resolved = await self._files_of(path).run(_resolved, path)
             return await self._open_resolved(resolved, client_id)
@@ -298,7 +298,7 @@ class Workspaces:
             return workspace
 
     async def hand_over(self) -> None:
-        """Close the workspaces whose directory another node has by now: it recovers them, and their Runs begin."""
+        """Close the workspaces whose directory a live node has by now. That node recovers them."""
         waiting = [workspace for workspace in self.all() if not workspace.has_directory]
         missing = await self._placement.without_node([workspace.record.path for workspace in waiting])
         for workspace in waiting:

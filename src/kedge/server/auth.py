@@ -44,14 +44,13 @@ class Asker(Struct, frozen=True):
 OWNER = Asker()
 
 
-#: What each role may do; see RouteSpec.access.
+#: The access to routes that each role permits; see RouteSpec.access.
 _PERMITTED: dict[Role, tuple[Access, ...]] = {
     "owner": ("read", "act", "owner"),
     "collaborator": ("read", "act"),
     "spectator": ("read",),
 }
-#: Returns the node that has signed a request, and the user that it vouches for, from its Authorization, method and
-#: target.
+#: Returns the node that signed a request, and the name of its user, from its Authorization, method and target.
 VerifyNode = Callable[[str, str, str], tuple[str, str]]
 #: The scheme of such an Authorization.
 NODE_SCHEME = b"Kedge-Node "
@@ -83,7 +82,7 @@ class Gate:
     async def check(
         self, headers: Headers, *, local_socket: bool, spec: RouteSpec | None, method: str = "", target: str = ""
     ) -> Asker:
-        """Return who sends the request. `spec` is None for a path that is not in the API."""
+        """Return the sender of the request. `spec` is None for a path that is not in the API."""
         host = self.check_source(headers)
         signatures = [value for name, value in headers if name == b"authorization" and value.startswith(NODE_SCHEME)]
         if len(signatures) == 1 and self.verify_node is not None:
@@ -103,7 +102,7 @@ class Gate:
         return Asker(browser)
 
     def while_allowed(self, asker: Asker, end: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call `end` when the sender's access ends within this block."""
+        """Call `end` if the sender's access ends within this block."""
         if asker.browser is not None:
             return self.browsers.in_use(asker.browser, end)
         if asker.user and self.users is not None:
@@ -161,7 +160,7 @@ class Gate:
 
 
 def _check_rights(spec: RouteSpec, sender: Browser | UserRecord) -> None:
-    """Refuse what a browser or a user may not do: the only place that decides it."""
+    """Raise Forbidden unless the browser or user may use the route. Rights are checked only here."""
     if isinstance(sender, UserRecord):
         if spec.access not in _PERMITTED[sender.role]:
             limit = "may only read" if sender.role == "spectator" else "may not do this"

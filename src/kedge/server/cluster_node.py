@@ -50,8 +50,8 @@ class ClusterNode:
         self._machine = machine
         #: Calls back when nodes release workspaces: a hint.
         self.listen: Callable[[Callable[[frozenset[str]], None]], None] = lambda callback: None
-        #: Reads again the users, whom other nodes may have changed.
-        self.refresh_users: Callable[[], Awaitable[None]] = _no_users
+        #: Reads the users again: other nodes may have changed them.
+        self.refresh_users: Callable[[], Awaitable[None]] = _no_refresh
         #: Returns the number of open streams.
         self.streams: Callable[[], int] = lambda: 0
         self._lost = lost
@@ -187,7 +187,7 @@ class ClusterNode:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _no_users() -> None:
+async def _no_refresh() -> None:
     """The default of `refresh_users`: a simulated node has only its owner."""
 
 

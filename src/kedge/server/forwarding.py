@@ -101,7 +101,7 @@ class Forwarder:
         self._connect = connect or _transport
         self._now_s = now_s
         self._clients: dict[str, httpx2.AsyncClient] = {}
-        #: The streams of workspaces that other nodes serve.
+        #: The streams of workspaces that other nodes serve; set by `relay_streams`.
         self.relays: Relays | None = None
 
     async def close(self) -> None:
@@ -132,8 +132,8 @@ class Forwarder:
             raise Starting("This node was paused or has lost its database; it starts again. Try again in a moment.")
 
     def guarded(self, scope: Scope, send: Send) -> Send:
-        """Return a `send` for a stream. A process that was stopped has old texts of messages in memory, and may run for
-        a moment before it starts again: a client must not take them for the last ones."""
+        """Return a `send` that drops the connection once this node is not sure of its leases. A process that was
+        paused has stale texts in memory, and may run for a moment before it restarts: a client must not show them."""
 
         async def sending(message: MutableMapping[str, Any]) -> None:
             if self.node.is_sure:
@@ -147,7 +147,7 @@ class Forwarder:
         return await self.node.by_name(name)
 
     async def forward(self, request: HttpRequest, node: NodeInfo, body: bytes) -> Streamed:
-        """Send a request to its node, and its reply to the client. Readers share one stream."""
+        """Send a request to its node, and the reply to the client. Event streams are relayed instead."""
         if self.relays is not None and isinstance(request.query, EventsQuery):
             with suppress(Refused):  # the client receives the refusal itself
                 return await self.relays.stream(request, node)
@@ -233,7 +233,7 @@ class Forwarder:
             ) from None
         except asyncio.CancelledError:
             if sending.done() and not sending.cancelled() and sending.exception() is None:
-                await sending.result().aclose()  # a stream that nothing reads would hold its workspace open
+                await sending.result().aclose()  # an unread stream would hold its workspace open
             raise
         return response
 

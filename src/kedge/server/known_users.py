@@ -1,8 +1,8 @@
 """The users of this server, held in memory: no request waits for the store to find its user.
 
-A token is random and known to its user only: the store and the memory have its digest. In a cluster all nodes share
-the users of the store. Each node reads them again regularly, and when a token arrives that it does not know. While the
-store is away, everything stays as it was last read, and a user revoked at this node stays revoked.
+A token is random and known only to its user: the store and the memory have its digest. In a cluster all nodes share the
+users of the store. Each node reads them again regularly, and when it receives an unknown token. While the store is
+unavailable, the users that were read last remain, and a user revoked at this node stays revoked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kedge.store.base import UserStore
 
 log = logging.getLogger("kedge.server")
 
-#: Tokens have a form of their own: other text is refused without a look at the store.
+#: The format of tokens: other text is refused without reading the store.
 _TOKEN = re.compile(r"kedge_[A-Za-z0-9_-]{43}")
 #: The shortest time between two reads because of unknown tokens: wrong ones must not keep the store busy. Seconds.
 REREAD_S = 1.0
@@ -33,7 +33,7 @@ READ_S_MAX = 3.0
 
 class KnownUsers:
     def __init__(self, store: UserStore, now_ms: Callable[[], int], *, is_shared: bool = False) -> None:
-        """`is_shared`: other nodes change the users, too."""
+        """`is_shared`: other nodes may change the users, too."""
         self.store = store
         self._now_ms = now_ms
         self._is_shared = is_shared
@@ -52,7 +52,7 @@ class KnownUsers:
     # --- requests ------------------------------------------------------------------------------------------------
 
     async def find(self, token: str) -> UserRecord | None:
-        """Return the user with this token. Another node may have added it a moment ago."""
+        """Return the user with this token. Another node may have added the user a moment ago."""
         if not _TOKEN.fullmatch(token):
             return None
         digest = _digest(token)
@@ -61,13 +61,13 @@ class KnownUsers:
         return self._by_digest.get(digest)
 
     def in_use(self, name: str, end: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call `end` when the user is revoked within this block."""
+        """Call `end` if the user is revoked within this block."""
         return self._open.added(name, end)
 
     # --- changes -------------------------------------------------------------------------------------------------
 
     async def add(self, name: str, role: Role, author: str) -> tuple[UserRecord, str]:
-        """Return a new user, and its token."""
+        """Add a user, and return it with its token."""
         check_user_name(name)
         if len(self._by_digest) >= USERS_MAX:
             raise Busy(f"There are {USERS_MAX} users, the limit of a server. Revoke some: kedge users revoke NAME")
@@ -87,7 +87,7 @@ class KnownUsers:
             try:
                 await self.store.remove(name, self._entry(author, "revoke_user", name))
             except UserNotFound:
-                if not was_revoked:  # an earlier attempt, which seemed to fail, has removed it
+                if not was_revoked:  # otherwise an earlier attempt, which seemed to fail, has removed it
                     raise
             except StoreUnavailable as error:
                 if not was_revoked:
@@ -111,12 +111,12 @@ class KnownUsers:
             log.error("only the owner has access, since the users cannot be read: %s", error)
 
     async def refresh(self) -> None:
-        """Read the users again. If the store is away, they stay as they are."""
+        """Read the users again. If the store is unavailable, nothing changes."""
         async with self._changing:
             await self._read()
 
     async def _read_since(self, since: float) -> None:
-        """Return when a read that began at this time or later has ended. Requests share the reads."""
+        """Wait for the end of a read that began at this time or later. Concurrent requests share a read."""
         async with self._changing:
             if self._read_at < since:
                 await asyncio.sleep(max(0.0, self._read_at + REREAD_S - asyncio.get_running_loop().time()))
@@ -133,7 +133,7 @@ class KnownUsers:
         self._replace(users)
 
     def _replace(self, users: Iterable[UserRecord], spared: Callable[[], None] | None = None) -> None:
-        """Keep these users only, and end the connections of the others."""
+        """Replace the users by these, and end the connections of those who are missing."""
         before = self._by_digest
         self._by_digest = {user.token_digest: user for user in users if user.token_digest not in self._revoked}
         for digest in before.keys() - self._by_digest.keys():

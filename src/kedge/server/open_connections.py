@@ -13,7 +13,7 @@ class OpenConnections:
 
     @contextmanager
     def added(self, name: str, end: Callable[[], None]) -> Iterator[None]:
-        """Call `end` when the access of `name` ends within this block."""
+        """Call `end` if the access of `name` ends within this block."""
         ends = self._ends.setdefault(name, [])
         ends.append(end)
         try:

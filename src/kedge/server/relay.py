@@ -1,9 +1,9 @@
 """Streams of workspaces that another node serves.
 
 All readers of this node share one stream of the serving node, a relay, which feeds a Mirror. While that node cannot be
-reached, the Mirror is fed from the store. A reader notices none of this: its connection stays, and its events have
-neither a gap nor a duplicate. If this node, or none, serves the workspace in the end, the relay ends, and the reader
-continues from its Position where the workspace is then.
+reached, the Mirror is fed from the store. Readers do not notice: their connections stay open, and their events have
+neither a gap nor a duplicate. The relay ends when this node serves the workspace, or when no node does and none will.
+Its readers then continue from their Positions, at this node or after they have connected again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kedge.wire.relay_models import RelayNamed, RelayReader, RelayReaders
 
 log = logging.getLogger("kedge.server")
 
-#: A link that is silent for this time is cut: some heartbeats may be late on a busy machine. Seconds.
+#: A link that is silent for this time counts as cut: on a busy machine some heartbeats may be late. Seconds.
 SILENCE_S = 4 * RELAY_HEARTBEAT_S
 #: The pause between two reads of the store, and between two attempts to connect, while the node cannot be reached:
 #: text appears that much later. Seconds.
@@ -56,7 +56,7 @@ class Link(Protocol):
 
 
 class Refused(Exception):
-    """The serving node does not stream the workspace: it is not open there, for example."""
+    """The serving node refuses to stream the workspace, for example since it is not open there."""
 
 
 class Relays:
@@ -93,8 +93,8 @@ class Relays:
     async def _follow(
         self, stream: StreamReply, workspace_id: str, holder: NodeInfo | None, subscription: Subscription
     ) -> Subscription | None:
-        """Send what one reader reads, until its feed ends. Return the subscription to what follows; None: the client
-        is gone, or this node stops."""
+        """Send the events of one reader until its feed ends. Return the subscription to later events; None: the client
+        has disconnected, or this node stops."""
         async with AsyncExitStack() as stack:
             opening = stack.enter_async_context(self._reader(workspace_id, holder, subscription))
             reader = await stream.while_connected(opening)
@@ -137,8 +137,9 @@ class Relays:
     async def _start(self, workspace_id: str, node: NodeInfo | None) -> Relay:
         mirror = await self._engine.workspaces.mirror(workspace_id)
         if (relay := self._relays.get(workspace_id)) is None:  # another client may have started it meanwhile
-            relay = self._relays[workspace_id] = Relay(self._link, mirror, self._is_here, self._ended, self._new_name)
-            relay.start(node)
+            relay = self._relays[workspace_id] = Relay(
+                self._link, mirror, self._is_here, self._ended, self._new_name, node
+            )
         return relay
 
     def _new_name(self) -> str:
@@ -163,7 +164,9 @@ class Relay:
         is_here: Callable[[str], bool],
         ended: Callable[[Relay], None],
         new_name: Callable[[], str],
+        node: NodeInfo | None,
     ) -> None:
+        """`node`: the node that serves the workspace, if one does."""
         self._link = link
         self._new_name = new_name
         self.mirror = mirror
@@ -171,8 +174,8 @@ class Relay:
         self._ended = ended
         #: stream_id -> client_id
         self._readers: dict[str, str] = {}
-        #: stream_id -> done when the serving node has the reader, and the mirror all that this node has sent before; or
-        #: when it cannot be reached.
+        #: stream_id -> done when the serving node has the reader, and the mirror has everything that it sent before; or
+        #: when that node cannot be reached.
         self._entering: dict[str, asyncio.Future[None]] = {}
         #: Number of a request to the serving node -> the readers that it has named.
         self._named: dict[int, list[RelayReader]] = {}
@@ -182,9 +185,6 @@ class Relay:
         self._refreshing: asyncio.Task[None] | None = None
         #: As of the last refresh.
         self._has_live_runs = True
-        self._task: asyncio.Task[None]
-
-    def start(self, node: NodeInfo | None) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(node))
 
     def end(self) -> asyncio.Task[None]:
@@ -211,7 +211,7 @@ class Relay:
             self._ended(self)
             self._task.cancel()
 
-    # --- the course ----------------------------------------------------------------------------------------------
+    # --- the stream of the serving node --------------------------------------------------------------------------
 
     async def _run(self, node: NodeInfo | None) -> None:
         try:
@@ -227,7 +227,7 @@ class Relay:
         except Refused as refused:
             self._refuse(refused)
         except LogReplaced:
-            pass  # readers connect again, and receive a gap
+            pass  # the readers connect again, and receive a gap
         except Exception:  # a boundary: the readers connect again
             log.exception("the relay of workspace %s has failed", self.mirror.workspace_id)
         finally:
@@ -237,7 +237,7 @@ class Relay:
             self.mirror.close()
 
     async def _follow(self, node: NodeInfo) -> None:
-        """Feed the mirror from the stream of a node, until that ends or cannot be read."""
+        """Feed the mirror from the stream of a node until the stream ends or fails."""
         workspace_id = self.mirror.workspace_id
         target = f"/v1/workspaces/{workspace_id}/relays/{self._new_name()}"
         try:
@@ -281,7 +281,7 @@ class Relay:
             self.mirror.flush_due()
 
     async def _name_readers(self, node: NodeInfo, target: str) -> None:
-        """Name the readers to the node, which holds the workspace for their clients."""
+        """Report the readers to the node, which holds the workspace for their clients."""
         named: set[str] = set()
         number = 0
         self._named.clear()
@@ -319,7 +319,7 @@ class Relay:
     # --- while the node cannot be reached ------------------------------------------------------------------------
 
     def _cut(self) -> None:
-        """From now on, feed the mirror from the store."""
+        """Start to feed the mirror from the store."""
         self._is_cut = True
         for stream_id in self._entering:
             self._settle(stream_id)
@@ -339,9 +339,9 @@ class Relay:
             await wait_uncancelled([refreshing])
 
 
-async def _until_first(*works: Coroutine[Any, Any, Any]) -> None:
-    """Run works until the first ends, and raise its error."""
-    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+async def _until_first(*coroutines: Coroutine[Any, Any, Any]) -> None:
+    """Run coroutines until the first ends, and raise its error. The others are cancelled."""
+    tasks = [asyncio.get_running_loop().create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

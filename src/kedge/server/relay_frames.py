@@ -1,4 +1,4 @@
-"""From the frames of the serving node to a Mirror."""
+"""The frames of the serving node, applied to a Mirror."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class _Part(Struct):
     type: str
 
 
-class _Named(Struct):
-    """The fields of payloads that decide who receives them."""
+class _Routing(Struct):
+    """The fields of a payload that select its readers."""
 
     id: str = ""
     session_id: str = ""
@@ -52,7 +52,7 @@ class _Session(Struct):
 
 
 _envelope = msgspec.json.Decoder(_Envelope)
-_named = msgspec.json.Decoder(_Named)
+_routing = msgspec.json.Decoder(_Routing)
 _delta = msgspec.json.Decoder(m.DeltaBody)
 _session = msgspec.json.Decoder(_Session)
 _sessions = msgspec.json.Decoder(list[RelaySession])
@@ -66,7 +66,7 @@ class LogReplaced(Exception):
 
 
 class FrameBuffer:
-    """Splits a stream into frames, with the empty line at their ends."""
+    """A stream split into frames, each with the empty line at its end."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -101,18 +101,18 @@ def take_frame(mirror: Mirror, data: bytes) -> None:
 
 def _take_durable(mirror: Mirror, envelope: _Envelope, data: bytes, position: int) -> None:
     kind, payload = envelope.type, envelope.payload.payload
-    named = _named.decode(payload)
-    session_id = named.id if kind == "session" else named.session_id
+    routing = _routing.decode(payload)
+    session_id = routing.id if kind == "session" else routing.session_id
     if kind == "session" and envelope.payload.type != "deleted":
         _take_session(mirror, payload)
     message: Message | None = None
     if kind == "message":
-        mirror.end_message(named.id)
-        message = _streaming(named, payload)
+        mirror.end_message(routing.id)
+        message = _streaming(routing, payload)
     if session_id:
         mirror.publish(position, [Frame(position, session_id, "all", data)])
     else:
-        mirror.skip(position)  # its record was deleted: readers take it from the log
+        mirror.skip(position)  # its record was deleted: readers receive it from the log
     if message is not None:
         mirror.begin_message(message)
 
@@ -124,23 +124,24 @@ def _take_transient(mirror: Mirror, envelope: _Envelope, data: bytes) -> None:
             delta = _delta.decode(payload)
             mirror.add(delta.message_id, (delta.part, delta.kind, delta.text))
         case "message":
-            if (message := _streaming(_named.decode(payload), payload)) is not None:
+            if (message := _streaming(_routing.decode(payload), payload)) is not None:
                 mirror.show(message)
         case "config_problem":
             mirror.announce(data)
         case "extension":
             mirror.announce(data, to_later=False)
         case "permission_request" | "question_batch_request":
-            pass  # readers take pending Asks from the store
+            pass  # readers receive pending Asks from the store
         case "gap":
             if (position := _gap.decode(payload).position) < mirror.head:
                 raise LogReplaced
             mirror.skip(position)
-        case kind:
-            if kind == "presence":
-                presence = _presence.decode(payload)
-                mirror.attendance.clients[presence.session_id] = presence.attached_clients
-            mirror.send_transient(_named.decode(payload).session_id, data)
+        case "presence":
+            presence = _presence.decode(payload)
+            mirror.attendance.clients[presence.session_id] = presence.attached_clients
+            mirror.send_transient(presence.session_id, data)
+        case _:
+            mirror.send_transient(_routing.decode(payload).session_id, data)
 
 
 def _take_sessions(mirror: Mirror, data: bytes) -> None:
@@ -155,9 +156,9 @@ def _take_session(mirror: Mirror, payload: msgspec.Raw) -> None:
     mirror.attendance.jobs[session.id] = frozenset(job.id for job in session.jobs if job.state == "running")
 
 
-def _streaming(named: _Named, payload: msgspec.Raw) -> Message | None:
+def _streaming(routing: _Routing, payload: msgspec.Raw) -> Message | None:
     """Return the message if it is still streaming."""
-    if named.role != "assistant" or any(part.type not in ("text", "reasoning") for part in named.parts):
+    if routing.role != "assistant" or any(part.type not in ("text", "reasoning") for part in routing.parts):
         return None
     body = _message.decode(payload)
     parts = tuple(_part(part.type, part.data) for part in body.parts)

@@ -1,8 +1,8 @@
 """The serving node's side of a relay: one stream to another node, on behalf of all its readers.
 
-The readers are clients of this node as if each had a stream here: they hold the workspace, and a Run with
-`on_disconnect: cancel` is cancelled when they have left. The other node names them, and all leave with its stream.
-Only nodes may use these routes, so they are not in the reference.
+The readers count as clients of this node: they hold the workspace, and a Run with `on_disconnect: cancel` is cancelled
+when they have left. The other node names them, and all of them leave when its stream ends. Only nodes may use these
+routes, so they are not in the reference.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from kedge.wire.relay_models import RelayNamed, RelayReaders, RelaySession
 
 #: The interval of heartbeats between nodes: a link that is silent for longer is cut. Seconds.
 RELAY_HEARTBEAT_S = 2.0
-#: Lines of the stream beside its events: what only the serving node knows about the sessions, and the answer to a
-#: request that has named readers.
+#: Lines of the stream besides its events: the state of the sessions that is in no store, and the answer to a request
+#: that has named readers.
 SESSIONS, NAMED = b": sessions ", b": named "
 
 
@@ -47,7 +47,7 @@ class RelayRoutes:
         self._relays: dict[str, _Relay] = {}
 
     async def stream(self, request: HttpRequest) -> Streamed:
-        """Send all events after a Position. The first line has what only this node knows about the sessions."""
+        """Send all events after a Position. The first line has the state of the sessions that is in no store."""
         _check_is_node(request)
         workspace, relay_id = self._engine.workspaces.get(request.path["id"]), request.path["relay_id"]
         with self._events.counted():
@@ -80,7 +80,7 @@ class RelayRoutes:
                 retired.append(one.stream_id)
             else:
                 relay.readers[one.stream_id] = one.client_id
-        # In the stream: then the other node has all that this one has sent to anyone before.
+        # In the stream, so that the other node first receives everything that this one has sent to any reader.
         named = msgspec.json.encode(RelayNamed(body.number, retired))
         relay.workspace.feed.mark(relay.reader, NAMED + named + b"\n\n")
         return m.Ok()

@@ -63,7 +63,7 @@ class UserRoutes:
                 "GET",
                 "/audit",
                 self.audit,
-                "List what users did, the last action first",
+                "List the actions of users, the latest first",
                 query=AuditQuery,
                 reply=AuditBody,
                 declared_access="owner",

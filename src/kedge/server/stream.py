@@ -61,12 +61,13 @@ class Subscription(Struct, frozen=True):
 
 
 class StreamReply:
-    """The response to one client: the frames of one reader, or of several one after the other."""
+    """The response to one client: the frames of one reader, or of several in sequence."""
 
     def __init__(self, request: HttpRequest, heartbeat_s: float) -> None:
         self._request = request
         self._heartbeat_s = heartbeat_s
         self._reader: Reader | None = None
+        #: The status and the headers were sent.
         self.is_started = False
         #: The client has disconnected, or the connection was dropped.
         self.is_over = False
@@ -98,7 +99,7 @@ class StreamReply:
         return task.result()
 
     async def follow(self, reader: Reader, head: bytes = b"") -> None:
-        """Send `head`, and what the reader reads, until its feed ends or the client is gone."""
+        """Send `head` and the frames of the reader until its feed ends or the client has disconnected."""
         self._reader = reader
         if self.is_over:
             return
@@ -143,6 +144,7 @@ class EventRoutes:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
+        """Count an open stream within this block. TooManyStreams if the limit is reached."""
         if self.open_streams >= STREAMS_MAX:
             raise TooManyStreams(f"{self.open_streams} streams are open, the limit of this server; close some.")
         self.open_streams += 1
@@ -160,7 +162,7 @@ class EventRoutes:
 
     @asynccontextmanager
     async def reader(self, workspace: Workspace, subscription: Subscription) -> AsyncIterator[Reader]:
-        """A reader of a workspace of this node, which the client holds meanwhile."""
+        """Return a reader of a workspace of this node. The client holds the workspace until the end of the block."""
         workspaces, stream_id = self._engine.workspaces, self.new_id()
         # Claim the workspace before the first await: otherwise it could be closed while the reader is created.
         workspaces.stream_opened(workspace, subscription.client_id, stream_id)

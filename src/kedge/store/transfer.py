@@ -62,7 +62,7 @@ TABLES: dict[str, tuple[str, ...]] = {
 }
 
 
-#: The target of a copy has none of these.
+#: Counts the workspaces and the users: the target of a copy must have none.
 COUNTS = "SELECT (SELECT count(*) FROM workspaces), (SELECT count(*) FROM users)"
 
 
@@ -208,7 +208,7 @@ async def copy_store(source: StoreRows, target: CopyTarget, report: Report) -> C
 def content_of(counts: Sequence[int] | None) -> str:
     """Return the content of a store for an error, from the row of COUNTS; empty: none."""
     return " and ".join(
-        f"{count} {what}" for count, what in zip(counts or (), ("workspaces", "users"), strict=False) if count
+        f"{count} {kind}" for count, kind in zip(counts or (), ("workspaces", "users"), strict=False) if count
     )
 
 

@@ -219,7 +219,7 @@ def closed_text(ask: Ask, closed: ClosedAsk) -> str:
         return f"{name}: withdrawn, because the run was stopped"
     if closed.by == BY_RULE:
         return f"{name}: {answer_label(closed.answer)} by a rule or the mode"
-    if who := by_author(closed.author):
-        return f"{name}: {answer_label(closed.answer)}{who}"
+    if by := by_author(closed.author):
+        return f"{name}: {answer_label(closed.answer)}{by}"
     client = f"another client ({closed.by[:CLIENT_ID_CHARS]})" if closed.by else "another client"
     return f"{name}: {answer_label(closed.answer)} by {client}"

@@ -42,7 +42,7 @@ def wrapped(spec: ProcessSpec) -> tuple[str, ...]:
     steps.sort(key=lambda step: (mounts.depth(step[0]), step[1], step[0]))
     steps += [(path, 4, _cover(path)) for path in sockets]
     steps += [(path, 5, ("--remount-ro", path)) for path in filter(os.path.isdir, spec.hidden)]
-    # Without a network no raw sockets either, although they would reach the loopback device only.
+    # Without a network there are no raw sockets either, although they would reach only the loopback device.
     capabilities = (
         [name for name in _CAPABILITIES if spec.network or name != "CAP_NET_RAW"] if os.geteuid() == 0 else []
     )

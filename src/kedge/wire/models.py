@@ -282,8 +282,9 @@ class RunBody(Struct, kw_only=True):
     context_tokens: int = 0
     #: Cancels, moves, folds and resumes, in order: at most the last 50.
     trace: list[TraceBody] | UnsetType = UNSET
-    #: The user who submitted it, and the one who cancelled it. Omitted: the owner.
+    #: The user who submitted it. Omitted: the owner.
     author: str | UnsetType = UNSET
+    #: The user who cancelled it. Omitted: the owner, or it was not cancelled.
     cancelled_by: str | UnsetType = UNSET
     #: No live node of the cluster has the directory of the workspace: the Run begins when one has.
     waits_for_node: bool | UnsetType = UNSET

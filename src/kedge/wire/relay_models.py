@@ -13,7 +13,7 @@ class RelayReader(Struct, frozen=True):
 
 
 class RelayReaders(Struct):
-    """Readers that have come and gone since the last request, answered in the stream."""
+    """The readers that were opened and closed since the last request. The answer is in the stream."""
 
     number: int
     opened: list[RelayReader] = []

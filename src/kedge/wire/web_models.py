@@ -60,7 +60,7 @@ class WebLoginReply(Struct, kw_only=True):
 class WebAccessBody(Struct, kw_only=True):
     """The access of the sender of a request."""
 
-    #: Null: it is not a browser.
+    #: Null: the sender is not a browser.
     browser: BrowserBody | None = None
 
 

@@ -44,7 +44,7 @@ export interface ClosedAsk {
     answer: string;
     /** The client that answered. */
     by: string;
-    /** The user who answered. Empty: the owner, or none. */
+    /** The user who answered. Empty: the owner, or no user. */
     author: string;
 }
 
@@ -220,7 +220,7 @@ export class WorkspaceView {
         for (const conversation of this.conversations.values()) {
             conversation.advanceRun(body.run_id, position, changes);
             if (!run || run.state === "ended") conversation.touchOpenCalls(body.run_id, changes);
-            if (run && !hasUsersOf(run, before)) conversation.touchRun(run.run_id, changes);
+            if (run && !haveSameUsers(run, before)) conversation.touchRun(run.run_id, changes);
             if (run?.parent_run_id) conversation.touchOpenCalls(run.parent_run_id, changes);
         }
     }
@@ -404,8 +404,8 @@ function store<T>(known: Map<string, Latest<T>>, key: string, body: T | null, at
     return true;
 }
 
-/** Whether two states of a Run name the same users, who are drawn with its messages. */
-function hasUsersOf(run: RunBody, before: RunBody | null): boolean {
+/** Whether two states of a Run name the same users, who are shown with its messages. */
+function haveSameUsers(run: RunBody, before: RunBody | null): boolean {
     return run.author === before?.author && run.cancelled_by === before?.cancelled_by;
 }
 

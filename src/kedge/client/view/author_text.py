@@ -6,7 +6,7 @@ from msgspec import UnsetType
 
 from kedge.client.safe_text import one_line
 
-#: Of a name, which the server bounds. Characters.
+#: The longest name that is shown: a bit more than the server accepts. Characters.
 NAME_CHARS_MAX = 64
 
 

@@ -48,7 +48,7 @@ class ClosedAsk(Struct, frozen=True):
     answer: str
     #: The client that answered.
     by: str
-    #: The user who answered. Empty: the owner, or none.
+    #: The user who answered. Empty: the owner, or no user.
     author: str = ""
 
 
@@ -343,7 +343,7 @@ class WorkspaceView:
 
 
 def _users(run: m.RunBody | None) -> tuple[str, str]:
-    """Return the author and the user who cancelled: they are drawn with the messages of the Run."""
+    """Return the author and the user who cancelled, whose names are shown with the messages of the Run."""
     return (run.author or "", run.cancelled_by or "") if run is not None else ("", "")
 
 

@@ -132,8 +132,8 @@ CREATE TABLE users (
     created_at BIGINT NOT NULL
 );
 
--- What users did; see kedge/core/audit.py. Without an index over authors: the listing is read rarely, in the order of the
--- rows, and each action would pay for it.
+-- The actions of users; see kedge/core/audit.py. Without an index over authors: the listing is read rarely, in the order
+-- of the rows, and each action would pay for the index.
 CREATE TABLE audit (
     ordinal BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     workspace_id TEXT COLLATE "C" NOT NULL,

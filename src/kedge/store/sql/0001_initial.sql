@@ -105,8 +105,8 @@ CREATE TABLE users (
     created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What users did; see kedge/core/audit.py. Without an index over authors: the listing is read rarely, in the order of the
--- rows, and each action would pay for it.
+-- The actions of users; see kedge/core/audit.py. Without an index over authors: the listing is read rarely, in the order
+-- of the rows, and each action would pay for the index.
 CREATE TABLE audit (
     ordinal INTEGER PRIMARY KEY NOT NULL,
     workspace_id TEXT NOT NULL,
