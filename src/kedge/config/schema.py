@@ -127,7 +127,7 @@ class RunsConfig(Struct, forbid_unknown_fields=True):
 
     #: How to handle a prompt to a busy session. `auto`: queue it if the client chose its run_id, otherwise fold it.
     when_busy: Literal["auto"] | WhenBusy = "auto"
-    #: How to handle the active Run after a crash of the server: resume it after its last step, at most twice, or end it.
+    #: How to handle the active Run after a server crash: resume it after its last step, at most twice, or end it.
     on_crash: OnCrash = "resume"
     #: Maximum number of queued Runs in one session.
     queue_runs_max: Annotated[int, Meta(ge=1, le=1_000)] = QUEUE_RUNS_MAX
