@@ -1,6 +1,5 @@
 """G3 and G4 with real processes: servers on one data directory are killed in every phase, again and again, while
-clients submit, cancel, answer, and resume their streams. Every promise to a client is checked.
-"""
+clients submit, cancel, answer, and resume their streams. Every promise to a client is checked."""
 
 from __future__ import annotations
 
