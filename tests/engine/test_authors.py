@@ -12,7 +12,7 @@ from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.errors import QueueFull, RunIdReused, TooManyRuns
 from kedge.testing.scripted import Call, Hold, ScriptedModel
 from kedge.tools.agent import AgentTool
-from tests.engine.rig import ActingTool, OutageStore, Rig, do, kill, rig, start
+from tests.engine.rig import CLIENT, ActingTool, OutageStore, Rig, do, kill, rig, start
 
 
 async def submit(
@@ -175,3 +175,14 @@ async def test_owner_is_audited_if_there_are_users(tmp_path: Path, has_users: bo
         await r.end("b")
         expected = [("", "submit", "a", "queue"), ("", "submit", "b", "queue"), ("", "cancel", "", "")]
         assert audited(r) == (expected if has_users else [])
+
+
+async def test_removed_workspaces_and_modes_of_prompts_are_audited(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel("hello"), has_users=lambda: True) as r:
+        run = await r.engine.submit(
+            r.workspace, r.session, Prompt("hi"), RunOptions(mode="yolo"), "a", "queue", (), "bob"
+        )
+        await r.end(run)
+        r.engine.workspaces.release(r.workspace.id, CLIENT)
+        await r.engine.known_workspaces.remove(r.workspace.id, "bob")
+        assert audited(r) == [("bob", "submit", "a", "queue, mode yolo"), ("bob", "remove_workspace", "", "")]

@@ -98,7 +98,7 @@ async def test_audit_outlives_session_and_workspace(store: Store) -> None:
     await with_workspace(store)
     await store.append(events(ended(), runs=(run(state="ended"),), audit=(entry(1),)))
     await store.append(events(deleted_sessions=("s1",)))
-    await store.remove_workspace(W)
+    await store.remove_workspace(W, (entry(2),))
     while await store.purge():
         pass
-    assert await entries(store) == [entry(1)]
+    assert await entries(store) == [entry(2), entry(1)]

@@ -23,6 +23,7 @@ Action = Literal[
     "redo",
     "rewind",
     "delete_session",
+    "remove_workspace",
     "shell",
     "add_user",
     "revoke_user",

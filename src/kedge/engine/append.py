@@ -127,7 +127,8 @@ class Append:
             is_active = accepted.state == "active" and not accepted.waits_for_node
             self.change_run(replace(accepted, accepted_state="active" if is_active else "queued"))
             if not run.options.parent_run_id:  # otherwise an agent has submitted it
-                self.record("submit", command.author, run.run_id, command.when_busy)
+                mode = f", mode {run.options.mode}" if run.options.mode else ""  # it may need no approvals
+                self.record("submit", command.author, run.run_id, command.when_busy + mode)
 
     def _audit_command(self, command: Command) -> None:
         match command:

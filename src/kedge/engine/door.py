@@ -93,7 +93,7 @@ class Door:
         self.clock = clock
         self.ids = ids
         self._reactions = reactions
-        self._has_users = has_users
+        self.has_users = has_users
         self._tasks: set[asyncio.Task[Any]] = set()
         self._catching_up: set[asyncio.Task[None]] = set()
         self.closing = False
@@ -127,7 +127,7 @@ class Door:
             try:
                 if state.stale:
                     await self._reload(state)
-                tx = Append(state, self.clock.now_ms(), self.ids, audits_owner=self._has_users())
+                tx = Append(state, self.clock.now_ms(), self.ids, audits_owner=self.has_users())
                 tx.decide_pending_cancels()
                 await plan(tx)
                 end_waiting_run(tx)

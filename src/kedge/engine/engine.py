@@ -92,7 +92,7 @@ class Engine:
             store, clock, ids, encoder, config, self._placement, make_source, make_extensions, self
         )
         self.recovery = Recovery(self._door, self.workspaces, config)
-        self.known_workspaces = KnownWorkspaces(store, self.workspaces, self._placement)
+        self.known_workspaces = KnownWorkspaces(self._door, self.workspaces, self._placement)
         self.reports = Reports(store, clock, self.workspaces)
         self._trimming = LogTrimming(store, config.server.log_entries_max)
         self._queue_limits = QueueLimits(
@@ -206,9 +206,12 @@ class Engine:
         self.workspaces.sweep()
 
     async def take_over(self) -> None:
-        """Recover the workspaces that a lost node has left."""
+        """Recover the workspaces that a lost node has left, and those that a client opened when the store failed."""
         if not self._closing:
-            self.recovery.start(await self._placement.unserved())
+            left = await self._placement.unserved()
+            half = [one.record for one in self.workspaces.recovering.values()]
+            left += [record for record in half if not self.workspaces.opening(record.path).locked()]
+            self.recovery.start(left)
             await self.workspaces.hand_over()
 
     async def recover(self, workspace: Workspace) -> None:

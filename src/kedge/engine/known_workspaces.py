@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal
 
+from kedge.core.audit import AuditEntry
+from kedge.engine.door import Door
 from kedge.engine.placement import Placement
 from kedge.engine.workspace import Workspace
 from kedge.engine.workspaces import Workspaces
 from kedge.errors import DirectoryTimeout, KedgeError, StoreUnavailable, WorkspaceInUse, WorkspaceNotFound
-from kedge.store.base import KnownWorkspace, Store
+from kedge.store.base import KnownWorkspace
 from kedge.tools.file_threads import FileThreads
 from kedge.waiting import backoff_s, wait_uncancelled
 
@@ -31,8 +33,9 @@ DirectoryState = Literal["present", "gone", "unknown"]
 
 
 class KnownWorkspaces:
-    def __init__(self, store: Store, workspaces: Workspaces, placement: Placement) -> None:
-        self._store = store
+    def __init__(self, door: Door, workspaces: Workspaces, placement: Placement) -> None:
+        self._door = door
+        self._store = door.store
         self._placement = placement
         self._workspaces = workspaces
         #: Its own threads: most of these directories belong to no open workspace.
@@ -70,14 +73,17 @@ class KnownWorkspaces:
             raise WorkspaceNotFound(f"Workspace {workspace_id} not found. List them with: kedge workspaces list")
         return known
 
-    async def remove(self, workspace_id: str) -> None:
+    async def remove(self, workspace_id: str, author: str = "") -> None:
         """Remove a workspace with its sessions. WorkspaceInUse if Runs are live or clients are connected."""
         known = await self._known(workspace_id)
         async with self._workspaces.opening(known.record.path):
-            await self._remove(known.record.path, workspace_id)
+            audit: tuple[AuditEntry, ...] = ()
+            if author or self._door.has_users():
+                audit = (AuditEntry(self._door.clock.now_ms(), author, "remove_workspace", workspace_id),)
+            await self._remove(known.record.path, workspace_id, audit)
         self.start_purge()
 
-    async def _remove(self, path: str, workspace_id: str) -> None:
+    async def _remove(self, path: str, workspace_id: str, audit: tuple[AuditEntry, ...] = ()) -> None:
         """Under the lock of the path, so that no client opens it meanwhile."""
         known = await self._store.known_workspace(workspace_id)
         if known is None:
@@ -88,7 +94,7 @@ class KnownWorkspaces:
             )
         self._workspaces.close_unused(workspace_id)
         await self._placement.acquire(workspace_id)
-        await self._store.remove_workspace(workspace_id)
+        await self._store.remove_workspace(workspace_id, audit)
         self._workspaces.removed(workspace_id)
 
     async def forget_gone(self) -> int:

@@ -57,6 +57,11 @@ class Mirror(Feed):
         self.attendance = Attendance()
         super().__init__(workspace, head, store, encoder, clock, self.attendance)
         self.store = store
+        #: The head of the log at the last look at the live Runs.
+        self._looked_at: int | None = None
+        self._has_live_runs = False
+        #: session_id and run_id of the active ones.
+        self._active: list[tuple[str, str]] = []
         self._advanced = asyncio.Event()
         self.log = _MirroredLog(self, store)
         self.flush_s = 0.0  # the serving node has merged the Deltas of this time already
@@ -120,12 +125,14 @@ class Mirror(Feed):
         """Take what the store has: durable events, and the checkpoints of streaming messages. Return whether Runs are
         live."""
         _, head = await self.store.bounds(self.workspace_id)
-        live = await self.store.live_runs(self.workspace_id)
+        if head != self._looked_at:  # not each time: their prompts may have 64 MiB, and change only with the log
+            live = await self.store.live_runs(self.workspace_id)
+            self._active = [(run.session_id, run.run_id) for run in live if run.state == "active"]
+            self._has_live_runs, self._looked_at = bool(live), head
         last = [
             message
-            for run in live
-            if run.state == "active"
-            for message in await self.store.messages(run.session_id, None, 1, before="", run_id=run.run_id)
+            for session_id, run_id in self._active
+            for message in await self.store.messages(session_id, None, 1, before="", run_id=run_id)
         ]
         streaming = {one.id: one for one in last if is_streaming(one)}
         passed = await self.store.read(self.workspace_id, self.head, PASSED_MAX) if head > self.head else []
@@ -137,7 +144,7 @@ class Mirror(Feed):
         for message in streaming.values():
             self.show(message, may_be_late=True)
         self.skip(head)  # all readers join again
-        return bool(live)
+        return self._has_live_runs
 
 
 class _MirroredLog(LogFrames):

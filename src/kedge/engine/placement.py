@@ -24,6 +24,11 @@ class Placement(Protocol):
     #: True if other processes may serve workspaces of the store.
     is_shared: bool
 
+    @property
+    def held(self) -> frozenset[str]:
+        """The workspaces whose lease this process may have: an answer of the store may have been lost."""
+        ...
+
     async def locate(self, path: str) -> None:
         """Raise ServedElsewhere, or NoNode, if this process does not serve this directory."""
 
@@ -49,6 +54,7 @@ class OneServer:
     """The only server of a store, which its lock ensures."""
 
     is_shared = False
+    held: frozenset[str] = frozenset()
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -76,8 +82,13 @@ class Leased:
     def __init__(self, leases: Leases, roots: tuple[str, ...]) -> None:
         self._leases = leases
         self._roots = roots
+        self._held: set[str] = set()
         #: Leaves the cluster.
         self.leave: Callable[[], Awaitable[None]] = leases.unregister
+
+    @property
+    def held(self) -> frozenset[str]:
+        return frozenset(self._held)
 
     async def locate(self, path: str) -> None:
         if is_served(self._roots, path):
@@ -93,12 +104,15 @@ class Leased:
         return {path for path in missing if not any(is_served(one, path) for one in roots)}
 
     async def acquire(self, workspace_id: str) -> None:
+        self._held.add(workspace_id)
         claim = await self._leases.claim(workspace_id)
         if isinstance(claim, HeldBy):
+            self._held.discard(workspace_id)
             raise _elsewhere(f"Workspace {workspace_id}", claim.node)
 
     async def release(self, workspace_id: str) -> None:
         await self._leases.release(workspace_id)
+        self._held.discard(workspace_id)
 
     async def unserved(self) -> list[WorkspaceRecord]:
         return [record for record in await self._leases.orphans(ORPHANS_MAX) if is_served(self._roots, record.path)]

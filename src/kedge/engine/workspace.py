@@ -22,7 +22,7 @@ from kedge.core.transcript import Message
 from kedge.engine.extension_port import Extensions, NoExtensions
 from kedge.engine.feed import Feed
 from kedge.engine.lane_state import LaneState
-from kedge.errors import DirectoryTimeout, NoNode, WorkspaceClosing
+from kedge.errors import DirectoryTimeout, Invalid, NoNode, WorkspaceClosing
 from kedge.tools import file_threads
 from kedge.tools.file_threads import FileCall, FileThreads
 from kedge.tools.known_files import KnownFiles
@@ -230,6 +230,17 @@ class NoDirectory(FileThreads):
 
 def no_node(path: str) -> NoNode:
     return NoNode(f"No live node serves {path}. Start one with --workspace-root. List the nodes with: kedge nodes")
+
+
+def resolved_directory(path: str) -> str:
+    """Blocking."""
+    try:
+        resolved = Path(path).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):  # missing, not permitted, a loop of links, a NUL byte
+        raise Invalid(f"{path!r} does not exist or is not accessible.") from None
+    if not resolved.is_dir():
+        raise Invalid(f"{path} is not a directory.")
+    return str(resolved)
 
 
 #: Makes the extensions of an open workspace.

@@ -33,6 +33,7 @@ from kedge.engine.workspace import (
     NoDirectory,
     Workspace,
     no_node,
+    resolved_directory,
 )
 from kedge.errors import (
     Busy,
@@ -108,7 +109,7 @@ class Workspaces:
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.unserved = Unserved()
         #: Workspaces whose recovery has begun. An attempt that failed is continued with the same Lanes.
-        self._recovering: dict[str, Workspace] = {}
+        self.recovering: dict[str, Workspace] = {}
         #: Ids of the workspaces that this process has verified and recovered: at most all that are stored.
         self._recovered: set[str] = set()
         #: Path -> its threads, for as long as a workspace or a thread uses them: opening a dead directory again and
@@ -212,7 +213,7 @@ class Workspaces:
             except ServedElsewhere:
                 await self.hand_over()  # this node may have it open without its directory
                 raise
-            resolved = await self._files_of(path).run(_resolved, path)
+            resolved = await self._files_of(path).run(resolved_directory, path)
             return await self._open_resolved(resolved, client_id)
         finally:
             self._openings -= 1
@@ -252,7 +253,7 @@ class Workspaces:
     def removed(self, workspace_id: str) -> None:
         """Drop what is known about a workspace that was removed from the store."""
         self._recovered.discard(workspace_id)
-        self._recovering.pop(workspace_id, None)
+        self.recovering.pop(workspace_id, None)
 
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
         async with self.opening(path):
@@ -298,7 +299,14 @@ class Workspaces:
             return workspace
 
     async def hand_over(self) -> None:
-        """Close the workspaces whose directory a live node has by now. That node recovers them."""
+        """Close the workspaces whose directory a live node has by now: that node recovers them. Release the leases that
+        no open workspace needs: the store may have been away when they were not needed any more."""
+        for workspace_id in self._placement.held - self._open.keys() - self.recovering.keys():
+            known = await self._store.known_workspace(workspace_id)
+            path = known.record.path if known else ""
+            if not self.opening(path).locked():  # else it is being opened, closed or removed now
+                async with self.opening(path):
+                    await self._release_unused(workspace_id)
         waiting = [workspace for workspace in self.all() if not workspace.has_directory]
         missing = await self._placement.without_node([workspace.record.path for workspace in waiting])
         for workspace in waiting:
@@ -311,19 +319,19 @@ class Workspaces:
 
     async def _load(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
         try:
-            workspace = self._recovering.get(record.id) or await self._acquire(record, strict=strict)
+            workspace = self.recovering.get(record.id) or await self._acquire(record, strict=strict)
             if record.id not in self._recovered:
-                self._recovering[record.id] = workspace
+                self.recovering[record.id] = workspace
                 await self._reactions.recover(workspace)
         # A version conflict: the log and the records contradict each other, since no other process writes.
         except (StoreDamaged, VersionConflict) as error:
-            self._recovering.pop(record.id, None)
+            self.recovering.pop(record.id, None)
             self.unserved.set_aside(record, error)
             raise StoreDamaged(self.unserved.damaged[record.id]) from error
         if self._closed:
             raise ShuttingDown("The server is shutting down; try again in a moment.")
         self._recovered.add(record.id)
-        self._recovering.pop(record.id, None)
+        self.recovering.pop(record.id, None)
         self.unserved.unrecovered.pop(record.id, None)
         self._open[record.id] = workspace
         self.idle_since = None
@@ -462,9 +470,13 @@ class Workspaces:
         """End the processes of a closed workspace, and let other nodes open it."""
         await workspace.extensions.close()
         async with self.opening(workspace.record.path):
-            if not (self._closed or workspace.id in self._open or workspace.id in self._recovering):
-                self._recovered.discard(workspace.id)  # another node may change it before this one opens it again
-                await self._placement.release(workspace.id)
+            await self._release_unused(workspace.id)
+
+    async def _release_unused(self, workspace_id: str) -> None:
+        """Under the lock of its path. If the store does not take it, `hand_over` tries again."""
+        if not (self._closed or workspace_id in self._open or workspace_id in self.recovering):
+            self._recovered.discard(workspace_id)  # another node may change it before this one opens it again
+            await self._placement.release(workspace_id)
 
     async def close_extensions(self) -> None:
         """End the processes of all extensions, before the server stops."""
@@ -485,14 +497,3 @@ def client_retired(client_id: str) -> ClientRetired:
 def _now_ms() -> int:
     """Return the loop time for claims: with the wall clock, which may be set, they could end early or never."""
     return int(asyncio.get_running_loop().time() * 1000)
-
-
-def _resolved(path: str) -> str:
-    """Blocking."""
-    try:
-        resolved = Path(path).resolve(strict=True)
-    except (OSError, RuntimeError, ValueError):  # missing, not permitted, a loop of links, a NUL byte
-        raise Invalid(f"{path!r} does not exist or is not accessible.") from None
-    if not resolved.is_dir():
-        raise Invalid(f"{path} is not a directory.")
-    return str(resolved)

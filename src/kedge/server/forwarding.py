@@ -73,7 +73,8 @@ class ClusterSecret(Struct, frozen=True):
             signed_s = int(stamp)
         except ValueError:
             raise Unauthorized("This is not a valid signature of a node.") from None
-        if not hmac.compare_digest(mac, self._mac(node, user, method, target, signed_s)):
+        # As bytes: texts must be ASCII, and a client may send any header.
+        if not hmac.compare_digest(mac.encode(), self._mac(node, user, method, target, signed_s).encode()):
             raise Unauthorized("The signature of the node is wrong: all nodes need the same KEDGE_CLUSTER_SECRET.")
         if abs(now_s - signed_s) > SIGNATURE_S:
             raise Unauthorized(f"The clocks of the nodes differ by more than {SIGNATURE_S} s; synchronise them.")

@@ -224,6 +224,8 @@ class Relay:
                 if node is None and not self._has_live_runs:
                     break  # no node serves it, and none will take it over
                 await asyncio.sleep(REFRESH_S)
+                if self._refreshing is not None and self._refreshing.done():
+                    self._refreshing.result()  # its error: the readers would wait for ever
         except Refused as refused:
             self._refuse(refused)
         except LogReplaced:

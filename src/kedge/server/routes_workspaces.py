@@ -103,7 +103,7 @@ class WorkspaceRoutes:
         ]
 
     async def remove(self, request: HttpRequest) -> m.Ok:
-        await self._engine.known_workspaces.remove(request.path["id"])
+        await self._engine.known_workspaces.remove(request.path["id"], request.asker.user)
         return m.Ok()
 
     async def get(self, request: HttpRequest) -> m.WorkspaceBody:

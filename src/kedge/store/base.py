@@ -208,8 +208,9 @@ class Store(Protocol):
 
     async def known_workspace(self, workspace_id: str) -> KnownWorkspace | None: ...
 
-    async def remove_workspace(self, workspace_id: str) -> None:
-        """Remove the workspace with all its sessions, its log and its grants. WorkspaceNotFound if it is unknown.
+    async def remove_workspace(self, workspace_id: str, audit: tuple[AuditEntry, ...] = ()) -> None:
+        """Remove the workspace with all its sessions, its log and its grants, and store the audit entries.
+        WorkspaceNotFound if it is unknown.
 
         From then on it is unknown, and its path can be used again. Its rows are deleted by `purge`."""
 

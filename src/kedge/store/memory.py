@@ -236,7 +236,7 @@ class MemoryStore:
         await asyncio.sleep(0)
         return result
 
-    async def remove_workspace(self, workspace_id: str) -> None:
+    async def remove_workspace(self, workspace_id: str, audit: tuple[AuditEntry, ...] = ()) -> None:
         self._writable(workspace_id)
         data = self._own_data()
         for session in [one for one in data.sessions.values() if one.workspace_id == workspace_id]:
@@ -245,6 +245,7 @@ class MemoryStore:
         memory_reports.remove_facts(data, workspace_id)
         del data.logs[workspace_id]
         data.leases.pop(workspace_id, None)
+        add_audit(data, audit)
         await asyncio.sleep(0)
 
     async def purge(self) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
+from kedge.core.audit import AuditEntry
 from kedge.core.records import EVERY_RUN, FileVersion, LaneRecord, RunRecord, RunSpan, SessionRecord, WorkspaceRecord
 from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message
@@ -175,8 +176,8 @@ class PostgresStore:
         known = await postgres_rows.known_of(db, "id = $1", workspace_id)
         return known[0] if known else None
 
-    async def remove_workspace(self, workspace_id: str) -> None:
-        await self._change(lambda db: postgres_removal.remove(db, self._fence, workspace_id))
+    async def remove_workspace(self, workspace_id: str, audit: tuple[AuditEntry, ...] = ()) -> None:
+        await self._change(lambda db: postgres_removal.remove(db, self._fence, workspace_id, audit))
 
     async def purge(self) -> bool:
         if not await self._has_removed():

@@ -6,18 +6,21 @@ slice, so that other writes come in between, by this process or by any other one
 
 from __future__ import annotations
 
+from kedge.core.audit import AuditEntry
 from kedge.store import postgres_reclaim, postgres_write
 from kedge.store.postgres_connect import PostgresConnection
 from kedge.store.postgres_fence import Fence
+from kedge.store.postgres_records import add_audit
 
 #: Rows deleted in one transaction: some milliseconds of work. Items.
 SLICE_ROWS_MAX = 200
 
 
-async def remove(db: PostgresConnection, fence: Fence, workspace_id: str) -> None:
+async def remove(db: PostgresConnection, fence: Fence, workspace_id: str, audit: tuple[AuditEntry, ...]) -> None:
     await postgres_write.lock_one(db, fence, workspace_id)
     await db.execute("DELETE FROM workspaces WHERE id = $1", workspace_id)
     await db.execute("INSERT INTO removed_workspaces (id) VALUES ($1) ON CONFLICT DO NOTHING", workspace_id)
+    await add_audit(db, audit)
 
 
 async def purge(db: PostgresConnection) -> bool:

@@ -22,6 +22,7 @@ import apsw
 from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
+from kedge.core.audit import AuditEntry
 from kedge.core.records import EVERY_RUN, FileVersion, LaneRecord, RunRecord, RunSpan, SessionRecord, WorkspaceRecord
 from kedge.core.run_facts import RunFacts
 from kedge.core.transcript import Message
@@ -251,10 +252,10 @@ class SqliteStore:
         known = known_of(db, "id = ?", (workspace_id,))
         return known[0] if known else None
 
-    async def remove_workspace(self, workspace_id: str) -> None:
+    async def remove_workspace(self, workspace_id: str, audit: tuple[AuditEntry, ...] = ()) -> None:
         writer, _ = self.threads()
         subject = f"workspace {workspace_id}"
-        await writer.ask(lambda db: sqlite_removal.remove(db, workspace_id), subject, durable=True)
+        await writer.ask(lambda db: sqlite_removal.remove(db, workspace_id, audit), subject, durable=True)
 
     async def purge(self) -> bool:
         writer, _ = self.threads()

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import apsw
 
+from kedge.core.audit import AuditEntry
 from kedge.store import codec, sqlite_reclaim
-from kedge.store.sqlite_write import delete_session
+from kedge.store.sqlite_write import add_audit, delete_session
 
 #: Log entries deleted in one transaction: some milliseconds, in which other writes wait. Items.
 SLICE_ROWS_MAX = 200
 
 
-def remove(db: apsw.Connection, workspace_id: str) -> None:
+def remove(db: apsw.Connection, workspace_id: str, audit: tuple[AuditEntry, ...]) -> None:
     db.execute("DELETE FROM workspaces WHERE id = ?", (workspace_id,))
     if db.changes() == 0:
         raise codec.unknown_workspace(workspace_id)
     db.execute("INSERT INTO removed_workspaces (id) VALUES (?)", (workspace_id,))
+    for entry in audit:
+        add_audit(db, entry)
 
 
 def purge(db: apsw.Connection) -> bool:
