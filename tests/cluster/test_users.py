@@ -92,3 +92,15 @@ async def test_restarted_node_knows_the_users(nodes: Nodes) -> None:
     assert await status(second, token) == 401
     async with open_http(first.url, token) as http:
         await until_status(Peer(http, Path()), "GET", "/workspaces", 401)
+
+
+async def test_clients_cannot_use_relays_through_a_node(nodes: Nodes, directory: Path) -> None:
+    first, second = nodes.add("a"), nodes.add("b")
+    async with nodes.peer(first, directory) as at_a:
+        owner = await added(nodes, first, "eve", "owner")
+        relay = f"/v1/workspaces/{at_a.workspace}/relays/one"
+        for node in (first, second):  # b would forward it to a
+            for token in (nodes.token, owner):
+                async with open_http(node.url, token) as http:
+                    assert (await http.get(relay, params={"after": 0}, timeout=5)).status_code == 403
+                    assert (await http.post(f"{relay}/readers", json={"number": 1})).status_code == 403

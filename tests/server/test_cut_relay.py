@@ -55,8 +55,7 @@ async def test_readers_end_when_the_store_cannot_be_read(tmp_path: Path, monkeyp
         store.is_damaged = True
         link = cast(Any, SimpleNamespace(node=SimpleNamespace(holder=_nobody)))
         ended: list[Relay] = []
-        one = Relay(link, mirror, lambda workspace_id: False, ended.append, lambda: "1")
-        one.start(None)
+        one = Relay(link, mirror, lambda workspace_id: False, ended.append, lambda: "1", None)
         assert await reader.read(5.0) is None
         assert ended == [one]
         reader.close()

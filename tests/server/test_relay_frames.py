@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from pathlib import Path
+from uuid import uuid4
 
+import msgspec
 import pytest
 
 from kedge.core.transcript import Message, Reasoning, Text
@@ -13,8 +16,11 @@ from kedge.engine.feed import Reader
 from kedge.engine.mirror import Mirror, growth_of
 from kedge.engine.readers import read_mirror
 from kedge.errors import ModelFailed
+from kedge.server.relay import NAMED_MAX
 from kedge.server.relay_frames import FrameBuffer, take_frame
 from kedge.testing.scripted import Hold, Say
+from kedge.wire.limits import SMALL_BODY_BYTES_MAX
+from kedge.wire.relay_models import RelayReader, RelayReaders
 from tests.engine.rig import Fault, FaultyModel, Rig, rig, spin
 from tests.engine.test_feed import Frames, parsed, positions
 
@@ -179,3 +185,11 @@ async def test_deltas_follow_the_parts_of_the_serving_node(tmp_path: Path) -> No
         assert draft is not None
         texts = [part.thinking for part in draft.message(1).parts if isinstance(part, Reasoning)]
         assert texts == ["ab", "c"]
+
+
+def test_request_that_names_most_readers_fits_into_a_body() -> None:
+    """With ids as `postgres_fence.py` and clients make them."""
+    stream_ids = [f"{secrets.token_hex(16)}-{10**7 + number}" for number in range(2 * NAMED_MAX)]
+    opened = [RelayReader(stream_id, str(uuid4())) for stream_id in stream_ids[:NAMED_MAX]]
+    body = msgspec.json.encode(RelayReaders(10**7, opened, stream_ids[NAMED_MAX:]))
+    assert len(body) <= SMALL_BODY_BYTES_MAX

@@ -25,6 +25,7 @@ from kedge.server.asgi import STREAMED, HttpRequest, Scope, Send, Streamed, targ
 from kedge.server.auth import NODE_SCHEME
 from kedge.server.cluster_node import ClusterNode
 from kedge.server.relay import Refused, Relays
+from kedge.server.relay_routes import RELAY_PATH
 from kedge.server.stream import EventRoutes, EventsQuery
 from kedge.store.leases import NodeInfo
 from kedge.waiting import retrieve_exception
@@ -126,6 +127,8 @@ class Forwarder:
         self._check_sure()
         if not spec.path.startswith("/workspaces/{id}") or self._engine.workspaces.find(path["id"]) is not None:
             return None
+        if spec.path.startswith(RELAY_PATH):
+            return None  # a client's request, which must not arrive as that of a node
         return await self.node.holder(path["id"])
 
     def _check_sure(self) -> None:

@@ -39,8 +39,8 @@ SILENCE_S = 4 * RELAY_HEARTBEAT_S
 #: The pause between two reads of the store, and between two attempts to connect, while the node cannot be reached:
 #: text appears that much later. Seconds.
 REFRESH_S = 0.5
-#: Readers that one request names: about 100 bytes each, and the body is limited. Items.
-NAMED_MAX = 500
+#: Readers that one request names as new, and as gone: together about 150 bytes, and a body has 64 KiB. Items.
+NAMED_MAX = 300
 
 
 class Link(Protocol):

@@ -26,6 +26,8 @@ RELAY_HEARTBEAT_S = 2.0
 #: Lines of the stream besides its events: the state of the sessions that is in no store, and the answer to a request
 #: that has named readers.
 SESSIONS, NAMED = b": sessions ", b": named "
+#: A relay, below /v1.
+RELAY_PATH = "/workspaces/{id}/relays/{relay_id}"
 
 
 class RelayQuery(Struct):
@@ -91,11 +93,10 @@ class RelayRoutes:
             self._engine.workspaces.stream_closed(relay.workspace, client_id, stream_id)
 
     def routes(self) -> list[Route]:
-        relay = "/workspaces/{id}/relays/{relay_id}"
         return [
             route(
                 "GET",
-                relay,
+                RELAY_PATH,
                 self.stream,
                 "Stream the events of a workspace to another node",
                 query=RelayQuery,
@@ -104,7 +105,7 @@ class RelayRoutes:
             ),
             route(
                 "POST",
-                f"{relay}/readers",
+                f"{RELAY_PATH}/readers",
                 self.readers,
                 "Name the readers of another node",
                 body=RelayReaders,
