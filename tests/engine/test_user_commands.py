@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from kedge.engine.user_commands import EXIT_STOPPED
 from kedge.errors import KedgeError, SessionNotFound, ShuttingDown
 from kedge.testing.scripted import ScriptedModel
 from kedge.tools.base import ToolContext
+from kedge.tools.process_port import Process
 from tests.engine.rig import (
     WAITS,
     ActingTool,
@@ -23,6 +25,7 @@ from tests.engine.rig import (
     until_marked,
     until_watched,
 )
+from tests.tools.contexts import PlainProcesses
 
 
 async def test_command_is_part_of_the_transcript(tmp_path: Path) -> None:
@@ -49,6 +52,35 @@ async def test_command_ends_with_the_client_that_started_it(tmp_path: Path) -> N
         assert not is_alive(tmp_path / "mark")
         (message,) = await r.engine.messages(r.workspace, r.session, None, 10)
         assert message.all(ShellCommand) == [ShellCommand(command, "first words\n\n(stopped)", EXIT_STOPPED)]
+
+
+class SlowStart(PlainProcesses):
+    """Its starts return late, as on a busy machine. A cancelled one has ended its process."""
+
+    async def start(self, *arguments: Any, **options: Any) -> Process:
+        process = await super().start(*arguments, **options)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await process.end(0.0)
+        return process
+
+
+@pytest.mark.found(
+    "a run of all tests on a busy machine",
+    "a command of the user whose client left between its start and the report of the start was not in the transcript",
+)
+async def test_command_that_ends_while_it_starts_is_in_the_transcript(tmp_path: Path) -> None:
+    machine = PlainMachine()
+    machine.plain = SlowStart()
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(), machine=machine) as r:
+        command_task = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, WAITS))
+        await until_marked(tmp_path / "mark")
+        command_task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await command_task
+        (message,) = await r.engine.messages(r.workspace, r.session, None, 10)
+        assert message.all(ShellCommand) == [ShellCommand(WAITS, "(stopped)", EXIT_STOPPED)]
 
 
 async def test_shutdown_ends_the_command_and_reports_why(tmp_path: Path) -> None:

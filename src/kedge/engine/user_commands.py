@@ -73,7 +73,11 @@ class UserCommands:
 
     async def _run(self, workspace: Workspace, command: str) -> CommandResult:
         processes = await self._machine.processes(workspace.config, workspace.record.path, workspace.files)
-        running = RunningCommand(await processes.start(("/bin/sh", "-c", command), workspace.root), command)
+        try:
+            process = await processes.start(("/bin/sh", "-c", command), workspace.root)
+        except asyncio.CancelledError:  # it is dead by now, and may have had an effect
+            return CommandResult(EXIT_STOPPED, "(stopped)")
+        running = RunningCommand(process, command)
         killed: tuple[int, str] | None = None
         try:
             if not await running.wait(USER_COMMAND_S_MAX):
