@@ -37,7 +37,7 @@ Growth = tuple[int, DraftKind, str]
 class Attendance:
     """The state of sessions that only the serving node has, as it has last reported."""
 
-    #: session_id -> number of clients; sessions without any are missing.
+    #: session_id -> number of clients; a missing session has none.
     clients: dict[str, int] = field(default_factory=dict)
     #: session_id -> ids of the kept commands that run.
     jobs: dict[str, frozenset[str]] = field(default_factory=dict)

@@ -66,7 +66,9 @@ class LogReplaced(Exception):
 
 
 class FrameBuffer:
-    """A stream split into frames, each with the empty line at its end."""
+    """A stream split into frames, each with the empty line at its end.
+
+    It holds one incomplete frame. The largest is a complete message, which the serving node has limited."""
 
     def __init__(self) -> None:
         self._data = bytearray()
